@@ -256,4 +256,5 @@ def f():
     assert found["zmq"] == (True, False)
     assert found["godmw.worker.errors.GodmwError"] == (False, False)
     assert found["godmw.master.server"] == (False, False)
-    assert sorted(environment_reads(ast.parse("import os\nos.environ['A']\nfrom os import getenv"))) == [2, 3]
+    reads = environment_reads(ast.parse("import os\nos.environ['A']\nfrom os import getenv"))
+    assert sorted(reads) == [2, 3]
