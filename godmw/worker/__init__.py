@@ -1,0 +1,1 @@
+"""The worker: the engine that a training script talks to, its control thread, and the agent that starts it."""
