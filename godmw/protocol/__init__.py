@@ -1,0 +1,1 @@
+"""What is said between godmw's processes: the table of messages and their wire encoding."""
