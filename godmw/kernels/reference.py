@@ -45,7 +45,8 @@ def unpack(flat: Any, offsets: Sequence[int], tensors: Sequence[Any], divisor: f
 
 def _scalar(value: float) -> np.float32:
     with np.errstate(all="ignore"):
-        return np.float32(value)
+        rounded: np.float32 = np.float32(value)
+    return rounded
 
 
 def _view(array: Any, name: str, *, writable: bool) -> Array:
