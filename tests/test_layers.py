@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "godmw"
 
 LAYERS = [
-    {"errors", "ids", "clock"},
+    {"errors", "ids", "clock", "lines"},
     {"config"},
     {"protocol", "kernels"},
     {"compression", "data", "membership", "scaling", "monitor"},
@@ -35,8 +35,9 @@ ZMQ_ALLOWED = ["client", "master", "worker", "testing/raw_peer"]
 NATIVE_ALLOWED = ["kernels/native"]
 ENVIRON_ALLOWED = ["cli", "worker/agent", "worker/job", "frontends/pytorch", "kernels/dispatch"]
 TORCH_FREE = [
-    *["errors", "ids", "clock", "config", "protocol", "membership", "scaling", "client", "master"],
-    *["worker/agent", "simulate", "data/indices", "data/ledger", "collectives/schedule"],
+    *["errors", "ids", "clock", "lines", "config", "protocol", "membership", "scaling", "client", "master"],
+    *["worker/agent", "simulate", "data/indices", "data/batches", "data/table"],
+    *["data/ledger", "data/audit", "collectives/schedule"],
     *["collectives/cost_model", "checkpoint/store", "monitor", "cli", "kernels"],
 ]
 TORCH_NAMES = ("torch", "torchvision", "torchgen", "safetensors.torch")

@@ -1,4 +1,8 @@
-"""`godmw env`: what is installed here."""
+"""`godmw env`: what is installed here.
+
+The first thing to ask for in a report of a fault. Nothing heavy is imported to say it: torch's version is
+read from its metadata, and the kernels' own answer needs no numpy.
+"""
 
 import os
 import sys
