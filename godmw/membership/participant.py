@@ -1,0 +1,430 @@
+"""The worker's side of membership: which generation it is in, which shards it has begun, what it may commit.
+
+Pure: given events and time, returns actions; no socket, thread, clock or tensor.  One lock of the shell serialises
+``step`` and the questions of the data plane (``begin``, ``whole``, ``commit``, ``boundary``, ``may_open``); that lock is what
+makes the answer to an Abort and the sending of *ready* exclude each other (DESIGN 4).
+
+Life of an operation, as the shell drives it:
+``step(OperationOpened)`` → ``todo()`` → ``begin(shards)``… → (reduction) ``whole(op, generation)`` → the ready word
+travels → ``commit(op, generation, lowest)`` → ``boundary()``.  Any of them may answer "not now": then the shell waits until
+``generation`` or ``position`` changes, and goes on from ``todo()``.  After an answered Abort nothing is begun, made
+whole, or committed until the Plan: ``stopped`` is that gate, and there is no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from godmw.membership import actions as act
+from godmw.membership import events as ev
+from godmw.membership.assignment import default_share
+from godmw.membership.selfportrait import Activity, Identity, Unrecorded, heartbeat, join
+from godmw.membership.states import GONE, WORKER_EDGES, Track, WorkerState
+from godmw.protocol import messages as msg
+
+Action = Any
+
+
+class ParticipantFault(Exception):
+    """Our own rules were broken (exit 70): a plan that is not held, a commit without a result, a shard twice."""
+
+
+class Participant:
+    """One worker process in the job.  Every public attribute may be read, none may be set from outside."""
+
+    def __init__(self, identity: Identity, *, beat_s: float, orphan_s: float, now_s: float) -> None:
+        self.identity = identity
+        self.worker, self.incarnation = identity.worker, identity.incarnation
+        self.beat_s, self.orphan_s = beat_s, orphan_s
+        self.track: Track[WorkerState] = Track(
+            identity.worker or "worker", WorkerState.JOINING, WORKER_EDGES
+        )
+        self.activity = Activity(since_s=now_s)
+        self.term = 0
+        self.connected = False
+        self.registered = False
+        self.run_dir = ""
+        self.seed = -1
+        # membership
+        self.generation = 0
+        self.members: tuple[msg.Member, ...] = ()
+        self.rank = -1
+        self.abort = 0
+        self.held: dict[int, msg.Plan] = {}
+        self.formed = 0
+        self.links_ready = False
+        self.drained_by = 0
+        self.finish: msg.Finish | None = None
+        self.prepared: msg.Prepared | None = None
+        self.ended: str | None = None
+        # the operation in hand
+        self.position = -1
+        self.opened = False
+        self.shards = 0
+        self.assigned: frozenset[int] = frozenset()
+        self.begun: frozenset[int] = frozenset()
+        self.made_whole = False
+        self.agreed = 0  # the lowest plan number held by all at the last commit
+        self._explicit: frozenset[int] | None = None  # what a plan gave for the operation at ``position``
+        self.records = Unrecorded()  # what the master has not acknowledged
+        self._next_beat_s = now_s
+        self._master_lost_s: float | None = now_s
+
+    # ------------------------------------------------------------------ what may be asked
+
+    @property
+    def state(self) -> WorkerState:
+        return self.track.state
+
+    @property
+    def stopped(self) -> bool:
+        """An Abort newer than the generation has been answered: nothing of the old generation may count."""
+        return self.abort > self.generation
+
+    @property
+    def world_size(self) -> int:
+        return len(self.members)
+
+    def orphaned(self, now_s: float) -> bool:
+        """No master for ``orphan_s``: pause at the next boundary until a Welcome."""
+        return self._master_lost_s is not None and now_s - self._master_lost_s >= self.orphan_s
+
+    def may_open(self, now_s: float) -> bool:
+        """At a boundary: may the next operation begin?"""
+        return self.generation > 0 and not self.stopped and self.finish is None and not self.orphaned(now_s)
+
+    def todo(self) -> tuple[int, ...]:
+        """Shards of the opened operation that are this worker's and not begun, ascending."""
+        return tuple(sorted(self.assigned - self.begun))
+
+    def begin(self, shards: Iterable[int]) -> bool:
+        """The main thread is about to hand these shards to the user's code; from now on they are this worker's."""
+        wanted = frozenset(shards)
+        if self.stopped and not wanted <= self.begun:
+            return False
+        if not wanted <= self.assigned:
+            raise ParticipantFault(
+                f"shards {sorted(wanted - self.assigned)} were begun without being assigned"
+            )
+        self.begun |= wanted
+        return True
+
+    def whole(self, operation: int, generation: int) -> int | None:
+        """All results of ``operation`` are in.  The ready word to send, or None: this generation is over."""
+        if self.stopped or generation != self.generation or operation != self.position:
+            return None
+        if self.assigned - self.begun:
+            raise ParticipantFault(f"whole for operation {operation} with shards {self.todo()} not begun")
+        self.made_whole = True
+        return max([*self.held, self.generation])
+
+    def commit(self, operation: int, generation: int, lowest: int) -> bool:
+        """Ready of all has arrived, ``lowest`` is the lowest plan number held: the operation is part of history."""
+        if self.stopped or generation != self.generation or operation != self.position:
+            return False
+        if not self.made_whole:
+            raise ParticipantFault(f"operation {operation} is ready but was never whole here")
+        if lowest > self.generation and lowest not in self.held:
+            raise ParticipantFault(
+                f"must switch to plan {lowest}, which is not held (held: {sorted(self.held)})"
+            )
+        self._advance()
+        self.agreed = lowest
+        return True
+
+    def boundary(self, enterable: bool) -> list[Action]:
+        """The main thread stands between two operations; at one where a joiner's script can stand, switch.
+
+        All members run the same script and saw the same ``lowest`` in the last ready, so all switch here or none.
+        """
+        if not enterable or self.stopped or self.agreed <= self.generation:
+            return []
+        plan = self.held[self.agreed]
+        if self._rank_in(plan) >= 0:
+            return self._enter(plan)
+        self.drained_by = self.abort = plan.number
+        self.held = {number: item for number, item in self.held.items() if number > plan.number}
+        self.track.move(WorkerState.DRAINING, f"plan {plan.number} drains it")
+        keep: list[Action] = [act.KeepSnapshot(plan.number)] if plan.donors else []
+        return [act.Abandon(self.generation), *keep]
+
+    def record(self, record: msg.Committed | msg.LoopOpened) -> list[Action]:
+        """Keep a record until the master acknowledges it; the leader sends it."""
+        kept = self.records.keep(record)
+        return [act.Send("", record)] if kept and self.rank == 0 and self.registered else []
+
+    def prepare(self, offer: msg.Prepared) -> list[Action]:
+        """The script stands at its first operation; the checks of the master are next."""
+        self.prepared = offer
+        if self.state is WorkerState.JOINING:
+            self.track.move(WorkerState.STANDBY, "its checks passed")
+        return [act.Send("", offer)] if self.registered else []
+
+    def next_deadline(self) -> float:
+        """When ``step(Tick)`` wants to be called at the latest."""
+        return self._next_beat_s
+
+    # ------------------------------------------------------------------ events
+
+    def step(self, event: Any, now_s: float) -> list[Action]:
+        """Digest one event; the actions are to be performed in order."""
+        match event:
+            case ev.Tick():
+                return self._tick(now_s)
+            case ev.Received(header=header, message=message):
+                return self._received(header, message, now_s)
+            case ev.MasterGone():
+                self.connected = self.registered = False
+                if self._master_lost_s is None:
+                    self._master_lost_s = now_s
+                return []
+            case ev.MasterBack():
+                self.connected = True
+                return [act.Send("", self._join())]
+            case ev.OperationOpened(operation=operation, shards=shards):
+                return self._open(operation, shards)
+            case ev.LinksFormed(generation=generation):
+                return self._links_formed(generation)
+            case ev.LinksBroken(generation=generation, peer=peer, stage=stage):
+                if generation != self.generation or self.stopped or not self.registered:
+                    return []
+                return [act.Send("", msg.LinkBroken(peer=peer[:64], stage=stage[:64]))]
+            case ev.StateApplied(generation=generation, position=position):
+                return self._state_applied(generation, position)
+            case ev.ScriptEnded(summary=summary):
+                self.ended = summary
+                return [self._finished(False)] if self.registered else []
+        raise ParticipantFault(f"unknown event {event!r}")
+
+    def _tick(self, now_s: float) -> list[Action]:
+        actions: list[Action] = []
+        if now_s >= self._next_beat_s:
+            self._next_beat_s = now_s + self.beat_s
+            if self.registered:
+                actions.append(
+                    act.Send("", heartbeat(self.activity, self.position, self.records.below, now_s))
+                )
+            elif self.connected:
+                actions.append(act.Send("", self._join()))
+        if self.orphaned(now_s) and self.finish is None:
+            if self.drained_by:
+                actions.append(act.Exit(0, "drained; no master was there to see it", ""))
+            elif self.ended is not None and not self.opened:
+                actions.append(
+                    act.Exit(0, "the script has ended and all is committed; no master was there", "")
+                )
+        return actions
+
+    def _join(self) -> msg.Join:
+        held = tuple(sorted(self.held))
+        return join(self.identity, self.generation, self.position, self.abort, held, self.prepared is not None,
+                    self.ended is not None)  # fmt: skip
+
+    def _finished(self, confirmed: bool) -> Action:
+        return act.Send(
+            "", msg.Finished(position=self.position, confirmed=confirmed, summary=self.ended or "")
+        )
+
+    # ------------------------------------------------------------------ messages
+
+    def _received(self, header: msg.Header, message: Any, now_s: float) -> list[Action]:
+        if header.term < self.term:
+            return []  # the one gate: a worker that has registered with a term refuses everything older
+        handler = _HANDLERS.get(type(message))
+        return [] if handler is None else handler(self, header, message, now_s)
+
+    def _welcome(self, header: msg.Header, message: msg.Welcome, now_s: float) -> list[Action]:
+        fresh = header.term > self.term or not self.registered
+        self.term, self.registered, self._master_lost_s = header.term, True, None
+        self.worker, self.incarnation = message.worker, message.incarnation
+        self.run_dir, self.beat_s, self.orphan_s = message.run_dir, message.beat_s, message.orphan_s
+        if message.seed >= 0:
+            self.seed = message.seed
+        if not fresh:
+            return []
+        actions: list[Action] = []
+        if self.prepared is not None:
+            actions.append(act.Send("", self.prepared))
+        actions += [act.Send("", msg.PlanHeld(number=number)) for number in sorted(self.held)]
+        if self.links_ready and not self.stopped:
+            actions.append(act.Send("", msg.Formed(number=self.generation)))
+        actions += self._resend_records()
+        if self.ended is not None:
+            actions.append(self._finished(self.finish is not None))
+        return actions
+
+    def _refused(self, header: msg.Header, message: msg.Refused, now_s: float) -> list[Action]:
+        return self._leave(message.code, message.reason, message.hint)
+
+    def _on_abort(self, header: msg.Header, message: msg.Abort, now_s: float) -> list[Action]:
+        if message.number <= self.abort or message.number <= self.generation:
+            return []
+        self.abort, self.agreed = message.number, 0
+        dropped = [number for number in self.held if number < message.number]
+        self.held = {number: plan for number, plan in self.held.items() if number > message.number}
+        if self.state is WorkerState.SYNCING:
+            self.track.move(WorkerState.STANDBY, f"Abort {message.number} overtook its plan")
+        actions: list[Action] = [act.DropSnapshot(number) for number in dropped]
+        actions.append(act.Send("", msg.Stopped(
+            abort=message.number, generation=self.generation, position=self.position, whole=self.made_whole,
+            shards=self.shards if self.opened else 0, begun=tuple(sorted(self.begun)),
+            assigned=tuple(sorted(self.assigned)), held=tuple(sorted(self.held)), ended=self.ended is not None,
+        )))  # fmt: skip
+        if self.generation > 0:
+            actions.append(act.Abandon(self.generation))
+            self.links_ready = False
+        return actions
+
+    def _on_plan(self, header: msg.Header, plan: msg.Plan, now_s: float) -> list[Action]:
+        if plan.number < self.abort or plan.number <= self.generation or plan.number in self.held:
+            return [act.Send("", msg.PlanHeld(number=plan.number))] if plan.number in self.held else []
+        if self.finish is not None:
+            return []
+        if plan.planned or self.generation == 0:
+            return self._hold(plan)
+        if self._rank_in(plan) < 0:
+            return self._leave(77, f"this worker was taken out of the job: {plan.reason}",
+                               "start it again to join as a new worker")  # fmt: skip
+        return self._install(plan)
+
+    def _hold(self, plan: msg.Plan) -> list[Action]:
+        self.held[plan.number] = plan
+        actions: list[Action] = [act.Send("", msg.PlanHeld(number=plan.number))]
+        if self.generation == 0 and self._rank_in(plan) >= 0:
+            donates = not plan.donors or any(donor.worker == self.worker for donor in plan.donors)
+            if (
+                plan.start == 0 and not plan.planned and donates
+            ):  # the job's first generation begins with its state
+                self.position = 0
+                return actions + self._enter(plan)
+            self.track.move(WorkerState.SYNCING, f"plan {plan.number} takes it in")
+            donors = tuple((donor.worker, donor.address) for donor in plan.donors)
+            actions.append(act.FetchState(plan.number, donors))
+        return actions
+
+    def _install(self, plan: msg.Plan) -> list[Action]:
+        if self.position < plan.start:
+            if self.position != plan.start - 1 or not self.made_whole:
+                raise ParticipantFault(
+                    f"plan {plan.number} starts at operation {plan.start}; this worker stands at {self.position} "
+                    f"and {'is' if self.made_whole else 'is not'} whole"
+                )
+            self._advance()
+        elif self.position > plan.start:
+            raise ParticipantFault(f"plan {plan.number} goes back to {plan.start} from {self.position}")
+        return self._enter(plan)
+
+    def _state_applied(self, generation: int, position: int) -> list[Action]:
+        plan = self.held.get(generation)
+        if plan is None or self.abort > generation or self.generation > 0:
+            return []  # an Abort came first: on STANDBY again, without state
+        if not plan.planned and position != plan.start:
+            raise ParticipantFault(f"state of operation {position} for a plan that starts at {plan.start}")
+        self.position = position
+        return self._enter(plan)
+
+    def _enter(self, plan: msg.Plan) -> list[Action]:
+        old = self.generation
+        self.generation = plan.number
+        self.members = plan.members
+        self.rank = self._rank_in(plan)
+        self.held = {number: item for number, item in self.held.items() if number > plan.number}
+        self.made_whole = self.links_ready = False
+        self.drained_by = self.agreed = 0
+        self._explicit = None
+        if not plan.planned and plan.start == self.position and plan.shards > 0:
+            given = next((share.shards for share in plan.added if share.worker == self.worker), ())
+            self._explicit = self.assigned | frozenset(given)
+        if self.opened:
+            self._assign()
+        if self.state is not WorkerState.ACTIVE:
+            self.track.move(WorkerState.ACTIVE, f"entered generation {plan.number}")
+        actions: list[Action] = [act.Abandon(old), act.DropSnapshot(old)] if old else []
+        members = tuple((member.worker, member.address) for member in plan.members)
+        actions.append(act.FormLinks(plan.number, self.rank, members))
+        if any(donor.worker == self.worker for donor in plan.donors):
+            actions.append(act.KeepSnapshot(plan.number))
+        return actions + (self._resend_records() if self.registered else [])
+
+    def _links_formed(self, generation: int) -> list[Action]:
+        if generation != self.generation or self.stopped:
+            return []
+        self.links_ready = True
+        return [act.Send("", msg.Formed(number=generation))] if self.registered else []
+
+    def _generation_formed(
+        self, header: msg.Header, message: msg.GenerationFormed, now_s: float
+    ) -> list[Action]:
+        self.formed = max(self.formed, message.number)
+        actions: list[Action] = [act.DropSnapshot(message.number)]
+        if self.drained_by and message.number >= self.drained_by:
+            actions += self._leave(0, "drained", "")
+        return actions
+
+    def _on_recorded(self, header: msg.Header, message: msg.Recorded, now_s: float) -> list[Action]:
+        self.records.acknowledge(message.below)
+        return []
+
+    def _notice(self, header: msg.Header, message: msg.Notice, now_s: float) -> list[Action]:
+        return [act.Say(message.text)]
+
+    def _on_finish(self, header: msg.Header, message: msg.Finish, now_s: float) -> list[Action]:
+        self.finish = message
+        reason = message.reason
+        if message.outcome == "finished" and self.generation == 0:
+            reason = "the job ended before this worker was needed"
+        return [self._finished(True), act.Exit(message.code, reason, "")]
+
+    # ------------------------------------------------------------------ small parts
+
+    def _leave(self, code: int, reason: str, hint: str) -> list[Action]:
+        if self.state not in GONE:
+            self.track.move(WorkerState.LEFT, reason)
+        goodbye: list[Action] = [act.Send("", msg.Leave(reason=reason[:1024]))] if self.registered else []
+        return [*goodbye, act.Exit(code, reason, hint)]
+
+    def _open(self, operation: int, shards: int) -> list[Action]:
+        if operation != self.position:
+            raise ParticipantFault(f"operation {operation} was opened at position {self.position}")
+        self.opened, self.shards = True, shards
+        if not self.stopped:
+            self._assign()
+        return []
+
+    def _assign(self) -> None:
+        if self._explicit is not None:
+            if any(shard >= self.shards for shard in self._explicit):
+                raise ParticipantFault(f"the plan names shard {max(self._explicit)} of {self.shards}")
+            self.assigned = self._explicit
+        elif not self.assigned:
+            self.assigned = frozenset(default_share(self.shards, self.world_size, self.rank))
+
+    def _advance(self) -> None:
+        self.position += 1
+        self.opened = self.made_whole = False
+        self.shards = 0
+        self.assigned = self.begun = frozenset()
+        self._explicit = None
+
+    def _rank_in(self, plan: msg.Plan) -> int:
+        me = (self.worker, self.incarnation)
+        ranks = [
+            rank for rank, member in enumerate(plan.members) if (member.worker, member.incarnation) == me
+        ]
+        return ranks[0] if ranks else -1
+
+    def _resend_records(self) -> list[Action]:
+        return [act.Send("", item) for item in self.records.all()] if self.rank == 0 else []
+
+
+_HANDLERS: dict[type, Callable[[Participant, msg.Header, Any, float], list[Action]]] = {
+    msg.Welcome: Participant._welcome,
+    msg.Refused: Participant._refused,
+    msg.Abort: Participant._on_abort,
+    msg.Plan: Participant._on_plan,
+    msg.GenerationFormed: Participant._generation_formed,
+    msg.Recorded: Participant._on_recorded,
+    msg.Notice: Participant._notice,
+    msg.Finish: Participant._on_finish,
+}

@@ -1,0 +1,240 @@
+"""Judging lives: what was seen becomes *dead*, *stopped*, *busy*, *stalled*, each with its evidence (DESIGN 5).
+
+``lose`` is the only way a worker dies.  ``judge`` runs on every tick over at most all workers; whoever is alive but
+slow is named to everybody and evicted only after the stall timeout.
+"""
+
+from __future__ import annotations
+
+from godmw.membership import change, crew, ending
+from godmw.membership import records as rec
+from godmw.membership.failure_detector import Cause, host_silent, process_stopped
+from godmw.membership.jobstate import JobState
+from godmw.membership.roster import Worker
+from godmw.membership.states import WorkerState
+from godmw.protocol import messages as msg
+
+NAMED_AFTER_S = 10.0
+NAMED_AGAIN_S = 30.0
+LINK_GRACE_S = 0.4  # an exit that explains a broken link is known by then
+LINK_MEMORY_S = 60.0
+PATIENT_PHASES = frozenset({"debugger", "starting", "first step", "compiling", "saving"})
+_CERTAIN = frozenset({Cause.EXITED, Cause.RESET, Cause.OPERATOR, Cause.FAILED})
+
+
+def lose(job: JobState, worker: Worker, cause: Cause, reason: str, *, replace: bool = True) -> None:
+    """``worker`` is dead or evicted: end its process, stop its generation, replace it within the budget."""
+    if worker.gone:
+        return
+    was_draining = worker.draining
+    worker.certain = cause in _CERTAIN
+    worker.track.move(WorkerState.DEAD, reason)
+    job.record(rec.WorkerGone(worker.id, worker.incarnation, cause.value, reason))
+    last_sign_s = worker.gap.last_s if worker.joined else worker.launched_s
+    job.log("verdict", worker=worker.id, incarnation=worker.incarnation, cause=cause.value, reason=reason,
+            detected_s=max(0.0, job.now_s - last_sign_s))  # fmt: skip
+    if cause is not Cause.EXITED:
+        crew.terminate(job, worker, crew.SIGKILL)
+    agent = job.roster.agents.get(worker.agent)
+    within = crew.counted_death(job, worker)
+    if agent is None or was_draining or not replace:
+        crew.set_target(job, max(0, job.target - (0 if was_draining else 1)), f"{worker.id} is gone")
+    elif not within and not agent.lost:
+        if worker.failure is not None or (cause is Cause.EXITED and "signal" not in reason):
+            ending.fail(job, f"{worker.id} failed more than {job.settings.restarts} times: {reason}")
+            return
+        crew.give_up_slot(job, worker, f"{worker.id} died more than {job.settings.restarts} times")
+    touch_generations(job, worker, f"{worker.id} is dead: {reason}")
+
+
+def touch_generations(job: JobState, worker: Worker, reason: str) -> None:
+    """A worker that is no more was in a live generation: an Abort round, or one fewer to wait for."""
+    if job.hearing is not None or job.finish is not None:
+        return
+    if job.round is not None:
+        change.lost_in_round(job, worker.key)
+    elif worker.key in job.chain_keys():
+        change.begin_round(job, reason)
+
+
+def judge(job: JobState) -> None:
+    """All evidence that time alone produces."""
+    if job.hearing is not None or job.finish is not None:
+        return
+    for agent in list(job.roster.agents.values()):
+        if not agent.lost and agent.gap.silent(_agent_lease(job, agent.host), job.now_s):
+            workers = [worker for worker in job.roster.alive() if worker.agent == agent.id and worker.joined]
+            if all(worker.gap.silent(job.lease_s(worker), job.now_s) for worker in workers):
+                crew.lose_agent(job, agent, "silent for one lease")
+    for worker in list(job.roster.alive()):
+        _judge_worker(job, worker)
+    _judge_links(job)
+
+
+def _agent_lease(job: JobState, host: str) -> float:
+    return job.settings.lease_s if host == job.settings.local_host else job.settings.remote_lease_s
+
+
+def _judge_worker(job: JobState, worker: Worker) -> None:
+    agent = job.roster.agents.get(worker.agent)
+    if process_stopped(worker.stopped_since_s, job.now_s):
+        lose(job, worker, Cause.STOPPED, "its process is stopped (state T)")
+        return
+    if agent is not None and agent.lost and not worker.joined:
+        lose(job, worker, Cause.SILENT, "its agent is gone", replace=False)
+        return
+    if not worker.joined:
+        return
+    lease_s = job.lease_s(worker)
+    if host_silent(worker.gap, None if agent is None or agent.lost else agent.gap, lease_s, job.now_s):
+        lose(job, worker, Cause.SILENT, f"nothing heard from its host for {lease_s:g} s")
+        return
+    if worker.gap.silent(lease_s, job.now_s):
+        _name(
+            job,
+            worker,
+            f"{worker.id} is alive but its control thread is silent (a long call that holds the GIL?)",
+        )
+        _evict_stalled(job, worker, job.now_s - worker.gap.last_s, 0.0)
+    elif worker.beat is not None:
+        _judge_progress(job, worker, worker.beat)
+
+
+def _judge_progress(job: JobState, worker: Worker, beat: msg.Heartbeat) -> None:
+    if beat.idle_s < NAMED_AFTER_S or not _awaited(job, worker):
+        return
+    _name(
+        job,
+        worker,
+        f"waiting for {worker.id} for {beat.idle_s:.0f} s: {beat.phase} at {beat.where or 'start'}",
+    )
+    if beat.phase not in PATIENT_PHASES:
+        _evict_stalled(job, worker, beat.idle_s, beat.limit_s)
+
+
+def _awaited(job: JobState, worker: Worker) -> bool:
+    """Do others wait for it: does some member wait in an operation that this one has not got through?"""
+    if worker.key not in set(job.current_keys()) or worker.beat is None or worker.beat.phase == "waiting":
+        return False
+    members = job.roster.get(job.current_keys())
+    return any(
+        other is not worker and other.beat is not None and other.beat.phase == "waiting" for other in members
+    )
+
+
+def _evict_stalled(job: JobState, worker: Worker, idle_s: float, limit_s: float) -> None:
+    limit = job.settings.stall_timeout_s
+    if limit is not None and idle_s > max(limit, limit_s):
+        lose(job, worker, Cause.STALLED, f"no progress for {idle_s:.0f} s while others waited")
+
+
+def _name(job: JobState, worker: Worker, text: str) -> None:
+    if job.now_s - worker.named_s >= NAMED_AGAIN_S:
+        worker.named_s = job.now_s
+        job.notice(text)
+
+
+def link_broken(job: JobState, worker: Worker, message: msg.LinkBroken, generation: int) -> None:
+    """A member lost a link.  An exit that explains it comes within the grace; otherwise the generation is re-formed."""
+    if job.round is not None or job.finish is not None or generation not in (p.number for p in job.chain()):
+        return
+    job.broken[(worker.id, message.peer)] = job.now_s
+    job.broken = {pair: when for pair, when in job.broken.items() if job.now_s - when < LINK_MEMORY_S}
+    if job.link_deadline_s is None:
+        job.link_deadline_s = job.now_s + LINK_GRACE_S
+    job.log("link_broken", worker=worker.id, peer=message.peer, reason=message.stage)
+
+
+def _judge_links(job: JobState) -> None:
+    if job.link_deadline_s is None or job.now_s < job.link_deadline_s:
+        return
+    job.link_deadline_s = None
+    if job.round is None:
+        pairs = ", ".join(f"{a}–{b}" for a, b in sorted(job.broken))
+        change.begin_round(job, f"a link broke between live members ({pairs})")
+
+
+def peer_gone(job: JobState, peer: str) -> None:
+    """A connection was reset.  An agent's: its workers follow.  A worker's: a death only if its agent is gone too."""
+    agent = job.roster.agent_of_peer(peer)
+    if agent is not None:
+        agent.peer = ""
+        crew.lose_agent(job, agent, "its connection was reset")
+        for worker in list(job.roster.alive()):
+            if worker.agent == agent.id and (not worker.joined or not worker.peer):
+                lose(
+                    job, worker, Cause.RESET, "its connection was reset and its agent is gone", replace=False
+                )
+        return
+    gone = job.roster.of_peer(peer)
+    if gone is None:
+        job.subscribers.discard(peer)
+        return
+    job.roster.peers.pop(peer, None)
+    gone.peer = ""
+    owner = job.roster.agents.get(gone.agent)
+    if owner is not None and owner.lost and not gone.gone:
+        lose(job, gone, Cause.RESET, "its connection was reset and its agent is gone", replace=False)
+
+
+def child_exited(job: JobState, message: msg.ChildExited) -> None:
+    """An agent saw a worker's end: the strongest evidence there is."""
+    worker = job.roster.workers.get((message.worker, message.incarnation))
+    if worker is None:
+        return
+    worker.certain = True
+    if worker.gone:
+        ending.seen_out(job, worker)
+        return
+    how = f"signal {message.signal}" if message.signal else f"exit code {message.code}"
+    words = message.last_words.strip().splitlines()
+    reason = how + (f": {words[-1][:200]}" if words else "")
+    if job.finish is not None:
+        worker.track.move(WorkerState.LEFT, how)
+        ending.seen_out(job, worker)
+        return
+    if worker.draining and worker.key not in job.chain_keys():
+        left(job, worker, "drained")
+        return
+    if not message.signal and ending.script_failed(job, worker, message.code, message.last_words):
+        return
+    lose(job, worker, Cause.EXITED, reason)
+
+
+def vanished(job: JobState) -> None:
+    """A returning agent does not run these any more: their exits were seen, by nobody who listened."""
+    keys, job.vanished = job.vanished, []
+    for worker in job.roster.get(keys):
+        if job.finish is not None:
+            left(job, worker, "exited while the master was away")
+        elif not worker.gone:
+            lose(job, worker, Cause.EXITED, "exited while the master was away")
+
+
+def refuse_worker(job: JobState, worker: Worker, reason: str) -> None:
+    """It brought something else: it goes, its slot stays empty, the others go on."""
+    job.log(
+        "verdict",
+        worker=worker.id,
+        incarnation=worker.incarnation,
+        cause="refused",
+        reason=reason,
+        detected_s=0.0,
+    )
+    worker.excused = True
+    agent = job.roster.agents.get(worker.agent)
+    if agent is not None:
+        crew.give_up_slot(job, worker, f"{worker.id} was refused")
+    else:
+        crew.set_target(job, max(0, job.target - 1), f"{worker.id} was refused")
+    left(job, worker, reason)
+
+
+def left(job: JobState, worker: Worker, reason: str) -> None:
+    """A worker is gone by consent."""
+    if worker.gone:
+        return
+    worker.track.move(WorkerState.LEFT, reason)
+    job.record(rec.WorkerGone(worker.id, worker.incarnation, "left", reason))
+    job.log("left", worker=worker.id, reason=reason)
+    touch_generations(job, worker, f"{worker.id} left: {reason}")
