@@ -1,18 +1,16 @@
-"""What an agent does, decided without a process, a socket or a clock: events and the time in, actions out.
+"""What an agent does, decided without processes, sockets or clocks: events and the time in, actions out.
 
-Owns which children run in which slot, what the master is told of them and when, what happens while the master is
-away, and when and with which code the agent ends.  Contract: the shell feeds every fact once, with the time it
-learned it, and performs the actions in order; ``next_deadline`` says when a ``Tick`` is due at the latest.
-Children run on while the master is away; every exit is kept and told again after each registration, because a
-message in a broken connection is lost and a report is idempotent (it is keyed by worker and incarnation).
-It must not know how a process is started or what a message looks like in bytes.
+Owns which children run in which slot, what the master is told of them and when, what happens while the
+master is away, and when and with which code the agent ends.  Contract: the shell feeds every fact once,
+with the time it learned it, and performs the actions in order; ``next_deadline`` says when a ``Tick`` is
+due at the latest. Children run on while the master is away; every exit is kept and told again after each
+registration, because a message in a broken connection is lost and a report is idempotent (it is keyed by
+worker and incarnation). It must not know how a process is started or what a message looks like in bytes.
 """
 
 from __future__ import annotations
 
-import enum
 import signal
-from collections.abc import Callable
 
 from godmw.errors import ExitCode
 from godmw.protocol.fields import Checked
@@ -41,6 +39,7 @@ from godmw.worker.agent.facts import (
     Heard,
     MasterEnded,
     Observed,
+    OtherVersion,
     Say,
     Send,
     Signal,
@@ -53,45 +52,24 @@ from godmw.worker.agent.facts import (
     Tick,
     order,
 )
+from godmw.worker.agent.standing import Cause, Link, moved
 
 FINISH_GRACE_S = 3.0  # Finish has reached the children too: this long they end by themselves
 KILL_AFTER_S = 1.0  # from SIGTERM to SIGKILL
+UNKILLABLE_S = 3.0  # a child that has not ended by then hangs in the kernel
 LEAVE_S = 8.0  # asked to go: a drain has this long, so that all is over within 10 s
+SAY_WAITING_S = 2.0
 HELLO_AGAIN_S = 1.0
 HELLO_AGAIN_MAX_S = 5.0
 STOPPED = "T"  # the state letter of a stopped process; 't' is one under a debugger
 
 
-class Link(enum.Enum):
-    """Where the agent stands with the master."""
-
-    NEW = "new"  # never registered
-    HELLO = "hello"  # a connection stands, the answer to AgentHello is awaited
-    REGISTERED = "registered"
-    AWAY = "away"  # was registered; the connection is gone
-
-
-class Cause(enum.Enum):
-    """A change of ``Link``."""
-
-    CONNECTED = "connected"
-    LOST = "lost"
-    WELCOME = "welcome"
-
-
-LINK_EDGES: dict[Link, dict[Cause, Link]] = {
-    Link.NEW: {Cause.CONNECTED: Link.HELLO, Cause.LOST: Link.NEW},
-    Link.HELLO: {Cause.CONNECTED: Link.HELLO, Cause.LOST: Link.AWAY, Cause.WELCOME: Link.REGISTERED},
-    Link.REGISTERED: {Cause.CONNECTED: Link.HELLO, Cause.LOST: Link.AWAY, Cause.WELCOME: Link.REGISTERED},
-    Link.AWAY: {Cause.CONNECTED: Link.HELLO, Cause.LOST: Link.AWAY},
-}
-
-
 class Supervision:
     """The agent's decisions.
 
-    ``where`` is how the master is named to a person.  ``owns_master``: the agent belongs to ``godmw run``, which
-    started the master itself: it is asked to stop by a signal, and not waited for in vain (its own keeper does that).
+    ``where`` is how the master is named to a person.  ``owns_master``: the agent belongs to ``godmw
+    run``, which started the master itself: it is asked to stop by a signal, and not waited for in vain
+    (its own keeper does that).
     """
 
     def __init__(
@@ -109,14 +87,15 @@ class Supervision:
         self.end: End | None = None  # decided; said when no child is left
         self.over = False
         self._slots: dict[str, int] = {}
-        self._queued: dict[str, Launch] = {}  # launches that wait for the slot's last child to be gone
+        self._queued: dict[str, Launch] = {}  # wait for the worker's last incarnation to be gone
         self._waits_since = now_s
         self._give_up_at: float | None = None if owns_master else now_s + connect_s
         self._hello_at, self._hello_gap_s = now_s, HELLO_AGAIN_S
         self._beat_at = now_s
         self._seen_at = now_s
-        self._kill: list[tuple[float, int]] = []  # (when, signal) for every child still there
-        self._asked_to_go = False
+        self._kill: list[tuple[float, int]] = []  # (when, signal) for every child still there; 0: leave
+        self._leave_by: float | None = None  # asked to go: all is over by then
+        self._say_waiting_at: float | None = None if owns_master else now_s + SAY_WAITING_S
 
     # ---------------------------------------------------------------- in and out
 
@@ -133,6 +112,11 @@ class Supervision:
                 actions += self._disconnected(now_s)
             case Heard(header, message):
                 actions += self._heard(header, message, now_s)
+            case OtherVersion(reason) if not self.term:
+                hint = "install the same version of godmw on both sides"
+                actions += self._ending(
+                    End(int(ExitCode.VERSION), f"{self.where}: {reason}", hint), now_s, 0.0
+                )
             case Started(worker, incarnation, pid):
                 self.children[worker] = Child(worker=worker, incarnation=incarnation, pid=pid, process="R")
                 actions += self._beat(now_s)
@@ -146,10 +130,10 @@ class Supervision:
                 actions += self._signalled(signum, now_s)
             case MasterEnded(code, reason, hint):
                 actions += self._ending(End(code, reason, hint), now_s, FINISH_GRACE_S)
-            case Tick():
+            case Tick() | OtherVersion():
                 pass
         if late_s > self.lease_s and self.link is Link.REGISTERED:
-            actions.append(self._hello(now_s))  # this process itself stood still: the master may have given it up
+            actions.append(self._hello(now_s))  # this process stood still: it may have been given up
         actions += self._timed(now_s)
         return actions
 
@@ -160,32 +144,28 @@ class Supervision:
             times.append(self._beat_at)
         elif self.link is Link.HELLO:
             times.append(self._hello_at)
-        if self._give_up_at is not None:
+        if self._give_up_at is not None and not self._slots:
             times.append(self._give_up_at)
+            if self._say_waiting_at is not None:
+                times.append(self._say_waiting_at)
         times += [when for when, _ in self._kill]
         return min(times)
 
     def passing(self) -> str | None:
-        """Whose output passes to the terminal: the lowest worker alive (the usual leader; it is not told who leads)."""
+        """Whose output passes to the terminal: the lowest worker alive, who usually leads."""
         return min(self.children, key=order, default=None)
 
     # ---------------------------------------------------------------- the master
 
-    def _move(self, cause: Cause) -> None:
-        edges = LINK_EDGES[self.link]
-        if cause not in edges:
-            raise AssertionError(f"agent: {cause.value} in {self.link.value} has no edge")
-        self.link = edges[cause]
-
     def _connected(self, now_s: float) -> list[Action]:
-        self._move(Cause.CONNECTED)
+        self.link = moved(self.link, Cause.CONNECTED)
         self._hello_gap_s = HELLO_AGAIN_S
         return [self._hello(now_s)]
 
     def _disconnected(self, now_s: float) -> list[Action]:
         known = self.link is Link.REGISTERED
         never = not self.term
-        self._move(Cause.LOST)
+        self.link = moved(self.link, Cause.LOST)
         if never:
             self.link = Link.NEW
         if not known:
@@ -196,7 +176,9 @@ class Supervision:
         if self.end is not None:
             return []
         count = len(self.children)
-        return [Say(f"the master at {self.where} is away; {count} worker(s) here go on, and it is tried again")]
+        return [
+            Say(f"the master at {self.where} is away; {count} worker(s) here go on, and it is tried again")
+        ]
 
     def _hello(self, now_s: float) -> Send:
         self._hello_at = now_s + self._hello_gap_s
@@ -208,9 +190,8 @@ class Supervision:
 
     def _heard(self, header: Header, message: Checked, now_s: float) -> list[Action]:
         """The one gate: nothing of a lower term, nothing of another job once ours is known."""
-        if self.job and header.job != self.job:
-            return []
-        if header.term < self.term:
+        other = bool(self.job) and header.job != self.job
+        if header.term < self.term or (other and not isinstance(message, Refused)):
             return []
         match message:
             case AgentWelcome():
@@ -234,13 +215,13 @@ class Supervision:
         if self.link not in (Link.HELLO, Link.REGISTERED):
             return []  # of a connection that is gone already
         back = self.term and header.term > self.term
-        self._move(Cause.WELCOME)
-        self._give_up_at = None
+        self.link = moved(self.link, Cause.WELCOME)
+        self._give_up_at = self._say_waiting_at = None
         self.job, self.term, self.run_dir = header.job, header.term, message.run_dir
         self.beat_s, self.lease_s, self.orphan_s = message.beat_s, message.lease_s, message.orphan_s
         actions: list[Action] = [Say(f"the master is back (term {self.term})")] if back else []
         actions += [Send(report) for report in self.exits.values()]
-        if self._asked_to_go:
+        if self._leave_by is not None:
             actions += self._drains()
         return actions + self._beat(now_s)
 
@@ -248,7 +229,7 @@ class Supervision:
 
     def _launch(self, launch: Launch, now_s: float) -> list[Action]:
         worker, incarnation = launch.worker, launch.incarnation
-        if self.end is not None:
+        if self.end is not None or self._leave_by is not None:
             return []
         known = self.children.get(worker)
         if known is not None and incarnation <= known.incarnation:
@@ -256,19 +237,13 @@ class Supervision:
         last = self.exits.get(worker)
         if last is not None and incarnation <= last.incarnation:
             return [Send(last)]
-        if launch.slot >= self.slots:
-            reason = f"slot {launch.slot} was asked for, this agent has {self.slots}"
-            return self._gone(worker, incarnation, int(ExitCode.USAGE), 0, reason, now_s)
-        holder = next((name for name, slot in self._slots.items() if slot == launch.slot), worker)
-        if holder in self._slots:
-            self._queued[holder] = launch
-            child = self.children.get(holder)
-            return [Signal(child.pid, signal.SIGKILL)] if child is not None and holder == worker else []
-        return [self._start(launch)]
-
-    def _start(self, launch: Launch) -> Start:
-        self._slots[launch.worker] = launch.slot
-        return Start(launch.worker, launch.incarnation, launch.slot, launch.rank_hint, launch.world_hint)
+        if worker in self._slots:
+            self._queued[worker] = launch
+            return [Signal(known.pid, signal.SIGKILL)] if known is not None else []
+        taken = set(self._slots.values())
+        slot = launch.slot if launch.slot not in taken else min(set(range(len(taken) + 1)) - taken)
+        self._slots[worker] = slot
+        return [Start(worker, incarnation, slot, launch.rank_hint, launch.world_hint)]
 
     def _terminate(self, worker: str, incarnation: int, signum: int) -> list[Action]:
         child = self.children.get(worker)
@@ -280,21 +255,24 @@ class Supervision:
     def _gone(
         self, worker: str, incarnation: int, code: int, signum: int, last_words: str, now_s: float
     ) -> list[Action]:
+        actions = self._report(worker, incarnation, code, signum, last_words)
+        child = self.children.pop(worker, None)
+        self._slots.pop(worker, None)
+        if child is not None:
+            actions.append(Sweep(worker, incarnation, child.pid))
+        queued = self._queued.pop(worker, None)
+        return actions if queued is None else actions + self._launch(queued, now_s)
+
+    def _report(
+        self, worker: str, incarnation: int, code: int, signum: int, last_words: str
+    ) -> list[Action]:
         report = ChildExited(
             worker=worker, incarnation=incarnation, code=code, signal=signum, last_words=last_words
         )
         self.exits[worker] = report
         if (code or signum) and self.first_failure is None and self.end is None:
             self.first_failure = report
-        actions: list[Action] = [Send(report)] if self.link is Link.REGISTERED else []
-        child = self.children.pop(worker, None)
-        self._slots.pop(worker, None)
-        if child is not None:
-            actions.append(Sweep(worker, incarnation, child.pid))
-        queued = self._queued.pop(worker, None)
-        if queued is not None and self.end is None:
-            actions.append(self._start(queued))
-        return actions
+        return [Send(report)] if self.link is Link.REGISTERED else []
 
     def _observed(self, letters: dict[str, str], now_s: float) -> list[Action]:
         changed = False
@@ -317,24 +295,24 @@ class Supervision:
 
     def _signalled(self, signum: int, now_s: float) -> list[Action]:
         """The first SIGINT or SIGTERM asks; the second does not."""
-        if self._asked_to_go:
+        if self._leave_by is not None:
             self.end = End(128 + signum, f"a second {signal.Signals(signum).name}", "")
-            self._kill = [(now_s, int(signal.SIGKILL))]
+            self._kill_all(now_s)
             return [SignalMaster(signal.SIGKILL)] if self.owns_master else []
-        self._asked_to_go = True
+        self._leave_by = now_s + LEAVE_S
         if self.end is not None:
-            self._kill = [(now_s, int(signal.SIGKILL))]
+            self._kill_all(now_s)
             return []
         name = signal.Signals(signum).name
         if self.owns_master:
-            self._kill = [(now_s + LEAVE_S, int(signal.SIGKILL))]
+            self._kill_all(self._leave_by)
             say = Say(f"{name}: stopping the job (a second one ends it at once)")
             return [say, SignalMaster(signal.SIGTERM)]
         self.end = End(int(ExitCode.RESUMABLE), f"left after {name}", "")
         if self.link is not Link.REGISTERED or not self.children:
-            self._kill = [(now_s, int(signal.SIGTERM)), (now_s + KILL_AFTER_S, int(signal.SIGKILL))]
+            self._terminate_all(now_s)
             return []
-        self._kill = [(now_s + LEAVE_S, int(signal.SIGKILL))]
+        self._kill_all(self._leave_by)
         count = len(self.children)
         return [Say(f"{name}: draining {count} worker(s) (a second one ends them at once)"), *self._drains()]
 
@@ -349,9 +327,16 @@ class Supervision:
             return []
         self.end = end
         self._give_up_at = None
-        at = now_s + grace_s
-        self._kill = [(at, int(signal.SIGTERM)), (at + KILL_AFTER_S, int(signal.SIGKILL))]
+        at = now_s + grace_s if self._leave_by is None else min(now_s + grace_s, self._leave_by)
+        self._terminate_all(at)
         return []
+
+    def _terminate_all(self, at_s: float) -> None:
+        self._kill_all(at_s + KILL_AFTER_S)
+        self._kill.insert(0, (at_s, int(signal.SIGTERM)))
+
+    def _kill_all(self, at_s: float) -> None:
+        self._kill = [(at_s, int(signal.SIGKILL)), (at_s + UNKILLABLE_S, 0)]
 
     def _timed(self, now_s: float) -> list[Action]:
         actions: list[Action] = []
@@ -359,26 +344,34 @@ class Supervision:
             actions.append(self._hello(now_s))
         if self.link is Link.REGISTERED and now_s >= self._beat_at:
             actions += self._beat(now_s)
-        if self._give_up_at is not None and now_s >= self._give_up_at:
-            self._give_up_at = None
-            if not self.children and self.end is None:
-                actions += self._unreachable(now_s)
+        if (
+            self._say_waiting_at is not None
+            and now_s >= self._say_waiting_at
+            and self._give_up_at is not None
+        ):
+            left_s = max(0.0, self._give_up_at - now_s)
+            actions.append(Say(f"waiting for the master at {self.where} (gives up in {left_s:.0f} s)"))
+            self._say_waiting_at = None
+        if self._give_up_at is not None and now_s >= self._give_up_at and not self._slots:
+            self._unreachable(now_s)
         due = [signum for when, signum in self._kill if now_s >= when]
         if due:
             self._kill = [(when, signum) for when, signum in self._kill if now_s < when]
             if self.end is None:
-                self.end = End(int(ExitCode.RESUMABLE), f"stopped; the master did not end within {LEAVE_S:.0f} s", "")
-            actions += [Signal(child.pid, due[-1]) for child in self.children.values()]
+                self.end = End(
+                    int(ExitCode.RESUMABLE), f"stopped; the master did not end within {LEAVE_S:.0f} s", ""
+                )
+            if due[-1]:
+                actions += [Signal(child.pid, due[-1]) for child in self.children.values()]
+            else:
+                self.children, self._slots = {}, {}  # in the kernel, beyond any signal: left to the keeper
         if self.end is not None and not self.children and not self._slots:
             self.over = True
             actions.append(self.end)
         return actions
 
-    def _unreachable(self, now_s: float) -> list[Action]:
+    def _unreachable(self, now_s: float) -> None:
         waited = now_s - self._waits_since
         hint = "check the address, or start one: godmw master"
         end = End(int(ExitCode.UNREACHABLE), f"no master at {self.where} for {waited:.0f} s", hint)
-        return self._ending(end, now_s, 0.0)
-
-
-Observer = Callable[[Supervision], None]
+        self._ending(end, now_s, 0.0)
