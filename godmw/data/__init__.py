@@ -1,0 +1,1 @@
+"""Which samples a step has, how they are fetched, and the record of what was computed."""
