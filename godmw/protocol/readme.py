@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 from pathlib import Path
 
-from godmw.protocol import wire
 from godmw.protocol.fields import Checked, Seq, Spec, Struct, specs
 from godmw.protocol.messages import MESSAGES, VERSION, Header
 
@@ -25,8 +24,8 @@ Version {VERSION}.  This page is written by `python -m godmw.protocol.readme` fr
 A message is one frame on a ZeroMQ connection: one MessagePack array `[header…, fields…]`, fields in the
 order below.  Nothing is optional, nothing is a map, nothing nests deeper than it says here.  A frame is
 refused with one of five codes: `malformed` (cut, or not MessagePack), `version` (looked at first), `kind`
-(unknown, or not said in this direction), `size` (longer than its kind allows, or {_size(wire.MAX_FRAME_BYTES)}),
-`bounds` (a field of another type, or outside its bounds).  Numbers of kinds are append-only.
+(unknown, or not said in this direction), `size` (longer than its kind allows), `bounds` (a field of another
+type, or outside its bounds).  Numbers of kinds are append-only.
 
 *id*: 1 to 64 letters of `A-Za-z0-9._-`, the first no `.` or `-`.  A *str* is counted in bytes of UTF-8.
 """
@@ -68,9 +67,8 @@ def _table() -> str:
     lines = ["| number | kind | said by | may be answered by | at most |", "|---|---|---|---|---|"]
     for row in MESSAGES:
         replies = ", ".join(cls.__name__ for cls in row.replies) or "–"
-        lines.append(
-            f"| {row.number} | {row.cls.__name__} | {row.direction.value} | {replies} | {_size(row.limit_bytes)} |"
-        )
+        cells = (str(row.number), row.cls.__name__, row.direction.value, replies, _size(row.limit_bytes))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
