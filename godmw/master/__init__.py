@@ -1,0 +1,1 @@
+"""The master's process: sockets, files and signals around the pure Coordinator.  No torch."""
