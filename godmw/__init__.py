@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from godmw.client.handle import connect as connect
-    from godmw.client.handle import start as start
+    from godmw.client.launch import start as start
     from godmw.worker.job import device as device
     from godmw.worker.job import join as join
 
@@ -20,7 +20,7 @@ _PUBLIC = {
     "connect": "godmw.client.handle",
     "device": "godmw.worker.job",
     "join": "godmw.worker.job",
-    "start": "godmw.client.handle",
+    "start": "godmw.client.launch",
 }
 
 __all__ = ["__version__", *sorted(_PUBLIC)]

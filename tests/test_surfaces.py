@@ -41,6 +41,19 @@ ERRORS = {
 
 # verb -> its options and, in capitals, its arguments
 OPTIONS = {
+    "master": [
+        *("--listen", "--run-dir", "--min", "--max", "--lease", "--start-timeout"),
+        *("--stall-timeout", "--restarts", "--json"),
+    ],
+    "status": ["RUN", "--run-dir", "--json"],
+    "events": ["RUN", "--run-dir", "--follow", "-f", "--json"],
+    "logs": ["WORKER", "RUN", "--run-dir", "--follow", "-f", "--json"],
+    "scale": ["WORKERS", "RUN", "--run-dir", "--json"],
+    "drain": ["WORKER", "RUN", "--run-dir", "--json"],
+    "evict": ["WORKER", "RUN", "--run-dir", "--json"],
+    "pause": ["RUN", "--run-dir", "--json"],
+    "resume": ["RUN", "--run-dir", "--json"],
+    "stop": ["RUN", "--run-dir", "--reason", "--json"],
     "env": ["--json"],
 }
 

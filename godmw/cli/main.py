@@ -20,6 +20,17 @@ from godmw.errors import ExitCode, GodmwError, InternalError, UsageError
 
 # verb -> its line in `godmw --help`; the module is godmw.cli.<verb>
 VERBS = {
+    "master": "The process that decides who is in a job; prints the line that starts its workers.",
+    "status": "Where a job stands.",
+    "events": "What happened to a job.",
+    "logs": "What a worker has printed.",
+    "scale": "Set how many workers a job should have.",
+    "drain": "Let a worker leave at the next boundary.",
+    "evict": "Remove a worker now.",
+    "pause": "Hold a job, its state in memory.",
+    "resume": "Let a paused job go on.",
+    "stop": "End a job early.",
+    "worker": "Start worker processes here and join them to a master.",
     "env": "What is installed here, and whether the native kernels are.",
 }
 

@@ -43,7 +43,7 @@ def test_env_says_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("args", "error", "hint"),
     [
-        (["evn"], "no such command: evn", "did you mean: godmw env"),
+        (["enf"], "no such command: enf", "did you mean: godmw env"),
         (["zzz"], "no such command: zzz", "godmw --help lists the commands"),
         ([], "no command given", "godmw --help lists the commands"),
         (["env", "--foo"], "No such option '--foo'.", "godmw env --help"),
