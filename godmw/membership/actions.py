@@ -1,7 +1,8 @@
 """What a machine wants done: the list that ``step`` returns, performed in order by the shell.
 
-A ``Record`` must be durable before any later ``Send`` of the same or a later list leaves; that is the whole
-contract between deciding and performing.  Every action carries plain values; performers are one match, no decisions.
+A ``Record`` must be durable before any later ``Send`` of the same or a later list leaves; that is the
+whole contract between deciding and performing.  Every action carries plain values; performers are one
+match, no decisions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class Record:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WriteCommitted:
-    """Append one committed operation to the ledger and, for a step, a line to the metrics.  In operation order."""
+    """Append one committed operation to the ledger and, for a step, a line to the metrics.  In operation
+    order.
+    """
 
     record: Committed
     redone_shards: tuple[
@@ -97,7 +100,9 @@ class FormLinks:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FetchState:
-    """Fetch the state for ``generation`` from the first donor that serves it, then apply it: ``StateApplied``."""
+    """Fetch the state for ``generation`` from the first donor that serves it, then apply it:
+    ``StateApplied``.
+    """
 
     generation: int
     donors: tuple[tuple[str, str], ...]
@@ -112,7 +117,9 @@ class KeepSnapshot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DropSnapshot:
-    """``generation`` has formed, or was given up: what was kept for its joiners, or for older ones', may go."""
+    """``generation`` has formed, or was given up: what was kept for its joiners, or for older ones', may
+    go.
+    """
 
     generation: int
 

@@ -1,6 +1,7 @@
 """What an operator may ask: status, scale, drain, evict, kill, pause, resume, stop (DESIGN 8).
 
-Each answers at once with what was decided; nothing here waits.  A refusal says what was seen and what to type.
+Each answers at once with what was decided; nothing here waits.  A refusal says what was seen and what
+to type.
 """
 
 from __future__ import annotations

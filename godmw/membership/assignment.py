@@ -1,7 +1,9 @@
-"""Which member computes which shards: pure functions of numbers, the same on every worker and on the master.
+"""Which member computes which shards: pure functions of numbers, the same on every worker and on the
+master.
 
-``default_share`` holds for every operation that no Abort interrupted; ``spread`` gives what the dead leave behind to
-the survivors, and only ever adds (DESIGN 4: a plan never takes a shard from a live member).
+``default_share`` holds for every operation that no Abort interrupted; ``spread`` gives what the dead
+leave behind to the survivors, and only ever adds (DESIGN 4: a plan never takes a shard from a live
+member).
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ def default_share(shards: int, world_size: int, rank: int) -> range:
 def spread(
     shards: int, held: Mapping[str, frozenset[int]], members: Sequence[str]
 ) -> dict[str, tuple[int, ...]]:
-    """The shards nobody holds, given one by one to the member with the fewest; ties go to the lower rank.
+    """The shards nobody holds, given one by one to the member with the fewest; ties go to the lower
+    rank.
 
-    ``held``: what each member keeps.  Raises ValueError when two hold one shard or one is outside ``range(shards)``.
+    ``held``: what each member keeps.  Raises ValueError when two hold one shard or one is outside
+    ``range(shards)``.
     """
     owner: dict[int, str] = {}
     for member in members:

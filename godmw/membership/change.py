@@ -1,7 +1,8 @@
 """How membership changes: Abort rounds with their verdict, and planned changes at a boundary (DESIGN 4).
 
-One decider, one sequence of numbers, at most one planned change pending.  ``decide`` is the law of the interrupted
-operation: all whole → commit, otherwise it is reduced again from kept contributions; shards are only ever added.
+One decider, one sequence of numbers, at most one planned change pending.  ``decide`` is the law of
+the interrupted operation: all whole → commit, otherwise it is reduced again from kept contributions;
+shards are only ever added.
 """
 
 from __future__ import annotations
@@ -95,7 +96,9 @@ def _plan(job: JobState, number: int) -> rec.PlanMade:
 
 
 def _anew(job: JobState, current: Round) -> bool:
-    """Members of the first generation answer, none with state: nothing can have been committed; begin again."""
+    """Members of the first generation answer, none with state: nothing can have been committed; begin
+    again.
+    """
     for worker in job.roster.get(current.answers):
         if worker.state is WorkerState.SYNCING:
             worker.track.move(WorkerState.STANDBY, "the first generation is made again")
@@ -132,7 +135,9 @@ def _may_decide(job: JobState, current: Round, stateful: dict[Key, msg.Stopped])
 
 
 def all_certain(job: JobState, members: list[Key]) -> bool:
-    """Are all of them dead beyond doubt (an exit was seen, or an operator said so)?  Silence is no evidence."""
+    """Are all of them dead beyond doubt (an exit was seen, or an operator said so)?  Silence is no
+    evidence.
+    """
     known = [job.roster.workers.get(key) for key in members]
     return all(worker is None or (worker.gone and worker.certain) for worker in known)
 
@@ -160,11 +165,15 @@ def _make_unplanned(
     added = spread(shards, held, ids) if shards else {}
     workers = [*job.roster.get(order), *joiners]
     plan = rec.PlanMade(
-        number=job.number(), planned=False,
+        number=job.number(),
+        planned=False,
         members=tuple((worker.id, worker.incarnation, worker.address) for worker in workers),
-        joiners=tuple(worker.id for worker in joiners), start=start, shards=shards,
-        added=tuple(sorted(added.items())), reason=current.reason,
-    )  # fmt: skip
+        joiners=tuple(worker.id for worker in joiners),
+        start=start,
+        shards=shards,
+        added=tuple(sorted(added.items())),
+        reason=current.reason,
+    )
     if shards and any(held.values()):
         again = {shard for given in added.values() for shard in given}
         job.redone[start] = tuple(sorted(again | set(job.redone.get(start, ()))))
@@ -179,8 +188,7 @@ def _make_unplanned(
         if worker.generation > 0:
             job.tell(worker, message)
     verdict = f"commit operation {low}" if commit else f"reduce operation {low} again"
-    job.log("plan", number=plan.number, planned=False, members=ids, joiners=list(plan.joiners), verdict=verdict,
-            start=start, shards_redone=len(job.redone.get(start, ())), reason=current.reason)  # fmt: skip
+    log_plan(job, plan, verdict)
 
 
 def _rank_order(job: JobState, survivors: dict[Key, msg.Stopped]) -> list[Key]:
@@ -198,8 +206,23 @@ def install(job: JobState, plan: rec.PlanMade) -> None:
     job.current, job.current_formed = plan.number, False
     job.formed_by = {plan.number: set()}
     job.pending = job.round = None
-    job.move(JobPhase.FORMING if plan.start == 0 and job.next_operation == 0 and job.phase.state is JobPhase.WAITING
-             else JobPhase.RECONFIGURING, plan.reason)  # fmt: skip
+    first = plan.start == 0 and job.next_operation == 0 and job.phase.state is JobPhase.WAITING
+    job.move(JobPhase.FORMING if first else JobPhase.RECONFIGURING, plan.reason)
+
+
+def log_plan(job: JobState, plan: rec.PlanMade, verdict: str) -> None:
+    """One line of the event log a plan."""
+    job.log(
+        "plan",
+        number=plan.number,
+        planned=plan.planned,
+        members=[member[0] for member in plan.members],
+        joiners=list(plan.joiners),
+        verdict=verdict,
+        start=plan.start,
+        shards_redone=len(job.redone.get(plan.start, ())),
+        reason=plan.reason,
+    )
 
 
 # ---------------------------------------------------------------- first and planned
@@ -209,17 +232,21 @@ def first_generation(job: JobState) -> None:
     """Make the first generation of the workers that are prepared: the leader's state is everybody's."""
     workers = job.standby()[: job.maximum or None]
     plan = rec.PlanMade(
-        number=job.number(), planned=False,
+        number=job.number(),
+        planned=False,
         members=tuple((worker.id, worker.incarnation, worker.address) for worker in workers),
-        joiners=tuple(worker.id for worker in workers[1:]), start=0, shards=0, added=(), reason="the job begins",
-    )  # fmt: skip
+        joiners=tuple(worker.id for worker in workers[1:]),
+        start=0,
+        shards=0,
+        added=(),
+        reason="the job begins",
+    )
     install(job, plan)
     message = job.plan_message(plan, _donors(job, plan))
     for worker in workers:
         worker.track.move(WorkerState.SYNCING, "the first generation takes it in")
         job.tell(worker, message)
-    job.log("plan", number=plan.number, planned=False, members=[w.id for w in workers], joiners=list(plan.joiners),
-            verdict="begin", start=0, shards_redone=0, reason=plan.reason)  # fmt: skip
+    log_plan(job, plan, "begin")
 
 
 def plan_change(job: JobState) -> None:
@@ -237,11 +264,15 @@ def plan_change(job: JobState) -> None:
         return
     workers = [*stay, *joiners]
     plan = rec.PlanMade(
-        number=job.number(), planned=True,
+        number=job.number(),
+        planned=True,
         members=tuple((worker.id, worker.incarnation, worker.address) for worker in workers),
-        joiners=tuple(worker.id for worker in joiners), start=-1, shards=0, added=(),
+        joiners=tuple(worker.id for worker in joiners),
+        start=-1,
+        shards=0,
+        added=(),
         reason=_change_in_words(joiners, members, stay),
-    )  # fmt: skip
+    )
     job.record(plan)
     announce(job, plan)
 
@@ -263,8 +294,7 @@ def announce(job: JobState, plan: rec.PlanMade) -> None:
         if worker.state is WorkerState.STANDBY:
             worker.track.move(WorkerState.SYNCING, f"plan {plan.number} takes it in")
         job.tell(worker, job.plan_message(plan, _donors(job, plan)))
-    job.log("plan", number=plan.number, planned=True, members=[m[0] for m in plan.members],
-            joiners=list(plan.joiners), verdict="", start=-1, shards_redone=0, reason=plan.reason)  # fmt: skip
+    log_plan(job, plan, "")
     _tell_members(job)
 
 
@@ -289,6 +319,8 @@ def remind(job: JobState, worker: Worker, held: tuple[int, ...]) -> None:
         and worker.key in job.current_keys()
     ):
         job.tell(worker, job.plan_message(plan, _donors(job, plan)))
+    elif job.current_formed and worker.generation == job.current:
+        job.tell(worker, msg.GenerationFormed(number=job.current))
     pending = job.pending
     if pending is not None and pending.plan.number not in held:
         if worker.key in pending.joiners or (pending.told and worker.key in job.current_keys()):

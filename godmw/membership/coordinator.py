@@ -1,9 +1,11 @@
-"""The master's side of membership: one pure machine that decides who is in, dead, next, and what is said to whom.
+"""The master's side of membership: one pure machine that decides who is in, dead, next, and what is said
+to whom.
 
-``step(event, now_s) -> actions``; the shell performs them in order, a ``Record`` durably before any later ``Send``.
-Terms and identities are checked once, in ``_gate``; each kind of message has one handler; after every event ``_settle``
-asks what has become due (verdict of a round, first generation, planned change, end).  No sockets, clocks, files or
-randomness; the modules beside this one hold the rules, this one only routes.
+``step(event, now_s) -> actions``; the shell performs them in order, a ``Record`` durably before any
+later ``Send``. Terms and identities are checked once, in ``_gate``; each kind of message has one
+handler; after every event ``_settle`` asks what has become due (verdict of a round, first generation,
+planned change, end).  No sockets, clocks, files or randomness; the modules beside this one hold the
+rules, this one only routes.
 """
 
 from __future__ import annotations
@@ -27,12 +29,18 @@ REFUSED = 77
 
 
 class Coordinator:
-    """Who is in.  ``restored``: the journal of earlier terms, in order; ``settings.term`` is this one's number."""
+    """Who is in.  ``restored``: the journal of earlier terms, in order; ``settings.term`` is this one's
+    number.
+    """
 
     def __init__(
-        self, settings: JobSettings, restored: Sequence[rec.JournalRecord] = (), now_s: float = 0.0, next_operation: int = 0,
+        self,
+        settings: JobSettings,
+        restored: Sequence[rec.JournalRecord] = (),
+        now_s: float = 0.0,
+        next_operation: int = 0,
         step: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.job = JobState(settings, now_s)
         self.job.next_operation = self.job.durable = next_operation
         self.job.step = step
@@ -170,10 +178,14 @@ class Coordinator:
         job = self.job
         worker = self._whoever(header, message)
         if worker is None or worker.gone:
-            self._refuse(peer, "this worker was taken out of the job while it was silent",
-                         "start it again to join as a new worker")  # fmt: skip
+            self._refuse(
+                peer,
+                "this worker was taken out of the job while it was silent",
+                "start it again to join as a new worker",
+            )
             return
-        if message.generation > 0 and worker.key not in job.base_keys():
+        lag = worker.draining and not job.round  # drained, and the word that it may leave was lost
+        if message.generation > 0 and worker.key not in job.base_keys() and not lag:
             self._refuse(peer, "this worker's generation is over", "start it again to join as a new worker")
             return
         fresh = not worker.joined
@@ -197,11 +209,18 @@ class Coordinator:
                 "join", worker=worker.id, incarnation=worker.incarnation, host=worker.host, pid=worker.pid
             )
         settings = job.settings
-        job.tell(worker, msg.Welcome(
-            worker=worker.id, incarnation=worker.incarnation, run_dir=settings.run_dir,
-            seed=job.offer.seed if job.offer else -1, lease_s=job.lease_s(worker), beat_s=settings.beat_s,
-            orphan_s=settings.orphan_s,
-        ))  # fmt: skip
+        job.tell(
+            worker,
+            msg.Welcome(
+                worker=worker.id,
+                incarnation=worker.incarnation,
+                run_dir=settings.run_dir,
+                seed=job.offer.seed if job.offer else -1,
+                lease_s=job.lease_s(worker),
+                beat_s=settings.beat_s,
+                orphan_s=settings.orphan_s,
+            ),
+        )
         job.tell(worker, msg.Recorded(below=job.durable))
         if job.finish is not None:
             job.tell(
@@ -220,6 +239,8 @@ class Coordinator:
         job = self.job
         if job.round is not None and worker.key in job.round.targets and worker.key not in job.round.answers:
             job.tell(worker, msg.Abort(number=job.round.number, reason=job.round.reason[:1024]))
+        elif job.round is None and worker.draining and worker.key not in job.chain_keys():
+            job.tell(worker, msg.GenerationFormed(number=job.current))
         elif job.round is None:
             change.remind(job, worker, message.held)
 
@@ -246,8 +267,14 @@ class Coordinator:
         """The checks at the door: everybody must bring what the first worker brought."""
         job = self.job
         if job.offer is None:
-            job.offer = rec.OfferSet(message.settings.hex(), message.model.hex(), message.data.hex(), message.shards,
-                                     max(0, message.seed), message.detail)  # fmt: skip
+            job.offer = rec.OfferSet(
+                message.settings.hex(),
+                message.model.hex(),
+                message.data.hex(),
+                message.shards,
+                max(0, message.seed),
+                message.detail,
+            )
             job.record(job.offer)
             if not job.maximum:
                 job.maximum = max(message.shards, job.target)
@@ -322,7 +349,7 @@ def _difference(offer: rec.OfferSet, message: msg.Prepared) -> str:
     )
     for what, theirs, ours in pairs:
         if theirs != ours:
-            return f"{what} differ from the job's: the job has {offer.detail}; this worker brings {message.detail}"
+            return f"{what} differ from the job's ({offer.detail}); this worker brings {message.detail}"
     if message.seed >= 0 and message.seed != offer.seed:
         return f"seed {message.seed} was given, the job's is {offer.seed}"
     return ""

@@ -1,7 +1,9 @@
-"""Which workers should run: agents and their slots, launches, replacements, and the restart budget (DESIGN 5, "Size").
+"""Which workers should run: agents and their slots, launches, replacements, and the restart budget
+(DESIGN 5, "Size").
 
-The target is what people asked for; ``reconcile`` moves the crew towards it.  A slot keeps its worker id, a
-replacement gets the next incarnation.  Only agents start processes; a worker that came by hand is counted, not owned.
+The target is what people asked for; ``reconcile`` moves the crew towards it.  A slot keeps its worker
+id, a replacement gets the next incarnation.  Only agents start processes; a worker that came by hand
+is counted, not owned.
 """
 
 from __future__ import annotations

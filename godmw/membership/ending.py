@@ -1,7 +1,8 @@
-"""How a job ends: finished, stopped or failed; nobody is told before the ledger and the journal are durable.
+"""How a job ends: finished, stopped or failed; nobody is told before the ledger and the journal are
+durable.
 
-The end is journalled, then said to everybody; the run directory is *over* when every member has confirmed or its exit
-was seen (DESIGN 4, "The end").
+The end is journalled, then said to everybody; the run directory is *over* when every member has
+confirmed or its exit was seen (DESIGN 4, "The end").
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ FATAL_KINDS = frozenset({"nonfinite", "mismatch", "engine"})
 
 
 def script_failed(job: JobState, worker: Worker, code: int, last_words: str) -> bool:
-    """A worker's script ended badly or early.  True: that ends the job.  Before the first commit nothing is retried."""
+    """A worker's script ended badly or early.  True: that ends the job.  Before the first commit nothing
+    is retried.
+    """
     failure = worker.failure
     if failure is None:
         failure = msg.Failed(
@@ -64,7 +67,9 @@ def finished(job: JobState, worker: Worker, message: msg.Finished) -> None:
 
 
 def try_finish(job: JobState) -> bool:
-    """All members of the generation in force have ended, the last operation is committed by all and durable."""
+    """All members of the generation in force have ended, the last operation is committed by all and
+    durable.
+    """
     if job.finish is not None or job.round is not None or job.hearing is not None or not job.current_formed:
         return False
     members = job.roster.get(job.current_keys())
@@ -124,7 +129,9 @@ def try_over(job: JobState) -> None:
 
 
 def _unreachable(job: JobState, worker: Worker) -> bool:
-    """Nothing was heard of it or its agent for a lease: it will learn of the end from a later master, if it lives."""
+    """Nothing was heard of it or its agent for a lease: it will learn of the end from a later master, if
+    it lives.
+    """
     agent = job.roster.agents.get(worker.agent)
     if worker.stopped_since_s is not None:
         return True

@@ -1,7 +1,8 @@
 """What can happen to a machine: everything that reaches ``Coordinator.step`` or ``Participant.step``.
 
-Events are facts, told with the time at which the shell learned them.  They carry no sockets, threads or clocks; a
-``peer`` is the shell's opaque name of one connection (a routing id), which the coordinator gives back in ``Send``.
+Events are facts, told with the time at which the shell learned them.  They carry no sockets, threads
+or clocks; a ``peer`` is the shell's opaque name of one connection (a routing id), which the
+coordinator gives back in ``Send``.
 """
 
 from __future__ import annotations

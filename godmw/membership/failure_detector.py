@@ -1,7 +1,8 @@
 """From signs of life to a verdict: pure functions of what was seen and when (DESIGN 5, "Verdicts").
 
-Only the receiver's monotonic clock is used.  A silence becomes a death after one lease of the whole host; a worker
-that is alive but mute is *named*, never evicted before the stall timeout.  Every verdict carries its reason.
+Only the receiver's monotonic clock is used.  A silence becomes a death after one lease of the whole
+host; a worker that is alive but mute is *named*, never evicted before the stall timeout.  Every
+verdict carries its reason.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Cause(enum.Enum):
 
 @dataclasses.dataclass(slots=True)
 class BeatGap:
-    """When something was last heard, and the largest gap of the last minute (scheduling noise stretches the lease)."""
+    """When something was last heard, and the largest gap of the last minute (scheduling noise stretches
+    the lease).
+    """
 
     last_s: float = -1e18
     gaps: deque[tuple[float, float]] = dataclasses.field(default_factory=lambda: deque(maxlen=64))
@@ -53,7 +56,9 @@ class BeatGap:
 
 
 def host_silent(worker: BeatGap, agent: BeatGap | None, lease_s: float, now_s: float) -> bool:
-    """Is everything that this worker's host could say overdue?  Without an agent a worker is its own host."""
+    """Is everything that this worker's host could say overdue?  Without an agent a worker is its own
+    host.
+    """
     return worker.silent(lease_s, now_s) and (agent is None or agent.silent(lease_s, now_s))
 
 

@@ -1,8 +1,10 @@
-"""A restarted master: what the journal says, who reports, and when an old generation may be adopted (DESIGN 4).
+"""A restarted master: what the journal says, who reports, and when an old generation may be adopted
+(DESIGN 4).
 
-The new term builds on its journal, not on the reports.  The base is the newest generation of the journal together with
-a planned one announced after it; it is adopted only when all members of both report and no Abort stops any of them.
-Otherwise an Abort round of this term is run: a registration is not an answer.
+The new term builds on its journal, not on the reports.  The base is the newest generation of the
+journal together with a planned one announced after it; it is adopted only when all members of both
+report and no Abort stops any of them. Otherwise an Abort round of this term is run: a registration is
+not an answer.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def _gone(job: JobState, item: rec.WorkerGone) -> None:
 
 
 def _rebase(job: JobState, formed: int) -> None:
-    """The base: the newest generation that an Abort round made or that has Formed, and a planned one after it."""
+    """The base: the newest generation that an Abort round made or that has Formed, and a planned one
+    after it.
+    """
     solid = [number for number, plan in job.plans.items() if not plan.planned or number <= formed]
     job.current = max(solid, default=0)
     job.current_formed = job.current != 0 and formed >= job.current
@@ -109,7 +113,9 @@ def settle(job: JobState) -> None:
 
 
 def _adoptable(job: JobState, hearing: Hearing) -> bool:
-    """All members of one generation of the base, and of every plan after it, report, and no Abort stops any."""
+    """All members of one generation of the base, and of every plan after it, report, and no Abort stops
+    any.
+    """
     reports = hearing.registered
     highest = max((join.generation for join in reports.values()), default=0)
     plan = job.plans.get(highest)
@@ -170,8 +176,14 @@ def _end_hearing(job: JobState, late: bool) -> None:
                         worker.id, worker.incarnation, "silent", "did not report within one lease"
                     )
                 )
-                job.log("verdict", worker=worker.id, incarnation=worker.incarnation, cause="silent",
-                        reason="did not report to the restarted master", detected_s=job.settings.lease_s)  # fmt: skip
+                job.log(
+                    "verdict",
+                    worker=worker.id,
+                    incarnation=worker.incarnation,
+                    cause="silent",
+                    reason="did not report to the restarted master",
+                    detected_s=job.settings.lease_s,
+                )
     for worker in job.roster.alive():
         if (
             worker.joined

@@ -1,8 +1,9 @@
 """Everything the coordinator remembers, and the few ways in which it speaks.
 
-``JobState`` is data: numbers, generations, the roster, the offer, the pending change, the Abort round.  The modules
-beside it (``change``, ``verdicts``, ``crew``, ``hearing``, ``ending``, ``admin``) are functions over it; each appends
-actions to ``out``.  Order matters there: a record stands before what it permits to be said.
+``JobState`` is data: numbers, generations, the roster, the offer, the pending change, the Abort
+round.  The modules beside it (``change``, ``verdicts``, ``crew``, ``hearing``, ``ending``, ``admin``)
+are functions over it; each appends actions to ``out``.  Order matters there: a record stands before
+what it permits to be said.
 """
 
 from __future__ import annotations

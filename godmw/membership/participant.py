@@ -1,14 +1,16 @@
-"""The worker's side of membership: which generation it is in, which shards it has begun, what it may commit.
+"""The worker's side of membership: which generation it is in, which shards it has begun, what it may
+commit.
 
-Pure: given events and time, returns actions; no socket, thread, clock or tensor.  One lock of the shell serialises
-``step`` and the questions of the data plane (``begin``, ``whole``, ``commit``, ``boundary``, ``may_open``); that lock is what
-makes the answer to an Abort and the sending of *ready* exclude each other (DESIGN 4).
+Pure: given events and time, returns actions; no socket, thread, clock or tensor.  One lock of the
+shell serialises ``step`` and the questions of the data plane (``begin``, ``whole``, ``commit``,
+``boundary``, ``may_open``); that lock is what makes the answer to an Abort and the sending of *ready*
+exclude each other (DESIGN 4).
 
-Life of an operation, as the shell drives it:
-``step(OperationOpened)`` → ``todo()`` → ``begin(shards)``… → (reduction) ``whole(op, generation)`` → the ready word
-travels → ``commit(op, generation, lowest)`` → ``boundary()``.  Any of them may answer "not now": then the shell waits until
-``generation`` or ``position`` changes, and goes on from ``todo()``.  After an answered Abort nothing is begun, made
-whole, or committed until the Plan: ``stopped`` is that gate, and there is no other.
+Life of an operation, as the shell drives it: ``step(OperationOpened)`` → ``todo()`` →
+``begin(shards)``… → (reduction) ``whole(op, generation)`` → the ready word travels → ``commit(op,
+generation, lowest)`` → ``boundary()``.  Any of them may answer "not now": then the shell waits until
+``generation`` or ``position`` changes, and goes on from ``todo()``.  After an answered Abort nothing
+is begun, made whole, or committed until the Plan: ``stopped`` is that gate, and there is no other.
 """
 
 from __future__ import annotations
@@ -18,16 +20,12 @@ from typing import Any
 
 from godmw.membership import actions as act
 from godmw.membership import events as ev
-from godmw.membership.assignment import default_share
-from godmw.membership.selfportrait import Activity, Identity, Unrecorded, heartbeat, join
+from godmw.membership.inhand import InHand, ParticipantFault
+from godmw.membership.selfportrait import Activity, Identity, Unrecorded, answer, heartbeat, join
 from godmw.membership.states import GONE, WORKER_EDGES, Track, WorkerState
 from godmw.protocol import messages as msg
 
 Action = Any
-
-
-class ParticipantFault(Exception):
-    """Our own rules were broken (exit 70): a plan that is not held, a commit without a result, a shard twice."""
 
 
 class Participant:
@@ -58,15 +56,9 @@ class Participant:
         self.finish: msg.Finish | None = None
         self.prepared: msg.Prepared | None = None
         self.ended: str | None = None
-        # the operation in hand
-        self.position = -1
-        self.opened = False
-        self.shards = 0
-        self.assigned: frozenset[int] = frozenset()
-        self.begun: frozenset[int] = frozenset()
-        self.made_whole = False
+        self.hand = InHand()
+        self._answer: msg.Stopped | None = None  # to the newest Abort
         self.agreed = 0  # the lowest plan number held by all at the last commit
-        self._explicit: frozenset[int] | None = None  # what a plan gave for the operation at ``position``
         self.records = Unrecorded()  # what the master has not acknowledged
         self._next_beat_s = now_s
         self._master_lost_s: float | None = now_s
@@ -86,6 +78,11 @@ class Participant:
     def world_size(self) -> int:
         return len(self.members)
 
+    @property
+    def position(self) -> int:
+        """Committed operations; -1 without state."""
+        return self.hand.position
+
     def orphaned(self, now_s: float) -> bool:
         """No master for ``orphan_s``: pause at the next boundary until a Welcome."""
         return self._master_lost_s is not None and now_s - self._master_lost_s >= self.orphan_s
@@ -96,47 +93,43 @@ class Participant:
 
     def todo(self) -> tuple[int, ...]:
         """Shards of the opened operation that are this worker's and not begun, ascending."""
-        return tuple(sorted(self.assigned - self.begun))
+        return self.hand.todo()
 
     def begin(self, shards: Iterable[int]) -> bool:
-        """The main thread is about to hand these shards to the user's code; from now on they are this worker's."""
-        wanted = frozenset(shards)
-        if self.stopped and not wanted <= self.begun:
-            return False
-        if not wanted <= self.assigned:
-            raise ParticipantFault(
-                f"shards {sorted(wanted - self.assigned)} were begun without being assigned"
-            )
-        self.begun |= wanted
-        return True
+        """The main thread is about to hand these shards to the user's code: they are this worker's now."""
+        return self.hand.begin(shards, self.stopped)
 
     def whole(self, operation: int, generation: int) -> int | None:
         """All results of ``operation`` are in.  The ready word to send, or None: this generation is over."""
-        if self.stopped or generation != self.generation or operation != self.position:
+        if self.stopped or generation != self.generation or operation != self.hand.position:
             return None
-        if self.assigned - self.begun:
+        if self.hand.todo():
             raise ParticipantFault(f"whole for operation {operation} with shards {self.todo()} not begun")
-        self.made_whole = True
+        self.hand.whole = True
         return max([*self.held, self.generation])
 
     def commit(self, operation: int, generation: int, lowest: int) -> bool:
-        """Ready of all has arrived, ``lowest`` is the lowest plan number held: the operation is part of history."""
-        if self.stopped or generation != self.generation or operation != self.position:
+        """Ready of all has arrived, ``lowest`` is the lowest plan number held: the operation is part of
+        history.
+        """
+        if self.stopped or generation != self.generation or operation != self.hand.position:
             return False
-        if not self.made_whole:
+        if not self.hand.whole:
             raise ParticipantFault(f"operation {operation} is ready but was never whole here")
         if lowest > self.generation and lowest not in self.held:
             raise ParticipantFault(
                 f"must switch to plan {lowest}, which is not held (held: {sorted(self.held)})"
             )
-        self._advance()
+        self.hand.advance()
         self.agreed = lowest
         return True
 
     def boundary(self, enterable: bool) -> list[Action]:
-        """The main thread stands between two operations; at one where a joiner's script can stand, switch.
+        """The main thread stands between two operations; at one where a joiner's script can stand,
+        switch.
 
-        All members run the same script and saw the same ``lowest`` in the last ready, so all switch here or none.
+        All members run the same script and saw the same ``lowest`` in the last ready, so all switch
+        here or none.
         """
         if not enterable or self.stopped or self.agreed <= self.generation:
             return []
@@ -203,14 +196,14 @@ class Participant:
             self._next_beat_s = now_s + self.beat_s
             if self.registered:
                 actions.append(
-                    act.Send("", heartbeat(self.activity, self.position, self.records.below, now_s))
+                    act.Send("", heartbeat(self.activity, self.hand.position, self.records.below, now_s))
                 )
             elif self.connected:
                 actions.append(act.Send("", self._join()))
         if self.orphaned(now_s) and self.finish is None:
             if self.drained_by:
                 actions.append(act.Exit(0, "drained; no master was there to see it", ""))
-            elif self.ended is not None and not self.opened:
+            elif self.ended is not None and not self.hand.opened:
                 actions.append(
                     act.Exit(0, "the script has ended and all is committed; no master was there", "")
                 )
@@ -218,12 +211,19 @@ class Participant:
 
     def _join(self) -> msg.Join:
         held = tuple(sorted(self.held))
-        return join(self.identity, self.generation, self.position, self.abort, held, self.prepared is not None,
-                    self.ended is not None)  # fmt: skip
+        return join(
+            self.identity,
+            self.generation,
+            self.hand.position,
+            self.abort,
+            held,
+            self.prepared is not None,
+            self.ended is not None,
+        )
 
     def _finished(self, confirmed: bool) -> Action:
         return act.Send(
-            "", msg.Finished(position=self.position, confirmed=confirmed, summary=self.ended or "")
+            "", msg.Finished(position=self.hand.position, confirmed=confirmed, summary=self.ended or "")
         )
 
     # ------------------------------------------------------------------ messages
@@ -258,19 +258,18 @@ class Participant:
         return self._leave(message.code, message.reason, message.hint)
 
     def _on_abort(self, header: msg.Header, message: msg.Abort, now_s: float) -> list[Action]:
+        if self._answer is not None and message.number == self._answer.abort:
+            return [act.Send("", self._answer)]  # said again: the answer was lost with a connection
         if message.number <= self.abort or message.number <= self.generation:
             return []
         self.abort, self.agreed = message.number, 0
-        dropped = [number for number in self.held if number < message.number]
         self.held = {number: plan for number, plan in self.held.items() if number > message.number}
         if self.state is WorkerState.SYNCING:
             self.track.move(WorkerState.STANDBY, f"Abort {message.number} overtook its plan")
-        actions: list[Action] = [act.DropSnapshot(number) for number in dropped]
-        actions.append(act.Send("", msg.Stopped(
-            abort=message.number, generation=self.generation, position=self.position, whole=self.made_whole,
-            shards=self.shards if self.opened else 0, begun=tuple(sorted(self.begun)),
-            assigned=tuple(sorted(self.assigned)), held=tuple(sorted(self.held)), ended=self.ended is not None,
-        )))  # fmt: skip
+        self._answer = answer(
+            message.number, self.generation, self.hand, tuple(sorted(self.held)), self.ended is not None
+        )
+        actions: list[Action] = [act.Send("", self._answer), act.DropSnapshot(message.number)]
         if self.generation > 0:
             actions.append(act.Abandon(self.generation))
             self.links_ready = False
@@ -284,8 +283,11 @@ class Participant:
         if plan.planned or self.generation == 0:
             return self._hold(plan)
         if self._rank_in(plan) < 0:
-            return self._leave(77, f"this worker was taken out of the job: {plan.reason}",
-                               "start it again to join as a new worker")  # fmt: skip
+            return self._leave(
+                77,
+                f"this worker was taken out of the job: {plan.reason}",
+                "start it again to join as a new worker",
+            )
         return self._install(plan)
 
     def _hold(self, plan: msg.Plan) -> list[Action]:
@@ -296,7 +298,7 @@ class Participant:
             if (
                 plan.start == 0 and not plan.planned and donates
             ):  # the job's first generation begins with its state
-                self.position = 0
+                self.hand.position = 0
                 return actions + self._enter(plan)
             self.track.move(WorkerState.SYNCING, f"plan {plan.number} takes it in")
             donors = tuple((donor.worker, donor.address) for donor in plan.donors)
@@ -304,15 +306,15 @@ class Participant:
         return actions
 
     def _install(self, plan: msg.Plan) -> list[Action]:
-        if self.position < plan.start:
-            if self.position != plan.start - 1 or not self.made_whole:
+        if self.hand.position < plan.start:
+            if self.hand.position != plan.start - 1 or not self.hand.whole:
                 raise ParticipantFault(
-                    f"plan {plan.number} starts at operation {plan.start}; this worker stands at {self.position} "
-                    f"and {'is' if self.made_whole else 'is not'} whole"
+                    f"plan {plan.number} starts at operation {plan.start}; this worker stands at "
+                    f"{self.hand.position} and {'is' if self.hand.whole else 'is not'} whole"
                 )
-            self._advance()
-        elif self.position > plan.start:
-            raise ParticipantFault(f"plan {plan.number} goes back to {plan.start} from {self.position}")
+            self.hand.advance()
+        elif self.hand.position > plan.start:
+            raise ParticipantFault(f"plan {plan.number} goes back to {plan.start} from {self.hand.position}")
         return self._enter(plan)
 
     def _state_applied(self, generation: int, position: int) -> list[Action]:
@@ -321,7 +323,7 @@ class Participant:
             return []  # an Abort came first: on STANDBY again, without state
         if not plan.planned and position != plan.start:
             raise ParticipantFault(f"state of operation {position} for a plan that starts at {plan.start}")
-        self.position = position
+        self.hand.position = position
         return self._enter(plan)
 
     def _enter(self, plan: msg.Plan) -> list[Action]:
@@ -330,14 +332,13 @@ class Participant:
         self.members = plan.members
         self.rank = self._rank_in(plan)
         self.held = {number: item for number, item in self.held.items() if number > plan.number}
-        self.made_whole = self.links_ready = False
+        self.links_ready = False
         self.drained_by = self.agreed = 0
-        self._explicit = None
-        if not plan.planned and plan.start == self.position and plan.shards > 0:
+        given: tuple[int, ...] | None = None
+        if not plan.planned and plan.start == self.hand.position and plan.shards > 0:
             given = next((share.shards for share in plan.added if share.worker == self.worker), ())
-            self._explicit = self.assigned | frozenset(given)
-        if self.opened:
-            self._assign()
+        self.hand.give(given)
+        self.hand.assign(self.world_size, self.rank)
         if self.state is not WorkerState.ACTIVE:
             self.track.move(WorkerState.ACTIVE, f"entered generation {plan.number}")
         actions: list[Action] = [act.Abandon(old), act.DropSnapshot(old)] if old else []
@@ -385,27 +386,10 @@ class Participant:
         return [*goodbye, act.Exit(code, reason, hint)]
 
     def _open(self, operation: int, shards: int) -> list[Action]:
-        if operation != self.position:
-            raise ParticipantFault(f"operation {operation} was opened at position {self.position}")
-        self.opened, self.shards = True, shards
+        self.hand.open(operation, shards)
         if not self.stopped:
-            self._assign()
+            self.hand.assign(self.world_size, self.rank)
         return []
-
-    def _assign(self) -> None:
-        if self._explicit is not None:
-            if any(shard >= self.shards for shard in self._explicit):
-                raise ParticipantFault(f"the plan names shard {max(self._explicit)} of {self.shards}")
-            self.assigned = self._explicit
-        elif not self.assigned:
-            self.assigned = frozenset(default_share(self.shards, self.world_size, self.rank))
-
-    def _advance(self) -> None:
-        self.position += 1
-        self.opened = self.made_whole = False
-        self.shards = 0
-        self.assigned = self.begun = frozenset()
-        self._explicit = None
 
     def _rank_in(self, plan: msg.Plan) -> int:
         me = (self.worker, self.incarnation)

@@ -1,7 +1,8 @@
 """What the master must remember over its own death: the kinds of journal record.
 
-Each is written before the thing it describes is said (DESIGN 4, "Master restart").  Records are frozen, hold plain
-values only and turn into JSON objects and back; the journal on disk (``master/journal.py``) knows nothing else.
+Each is written before the thing it describes is said (DESIGN 4, "Master restart").  Records are
+frozen, hold plain values only and turn into JSON objects and back; the journal on disk
+(``master/journal.py``) knows nothing else.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ class AbortMade(JournalRecord):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlanMade(JournalRecord):
-    """A plan was made; ``members`` are (worker, incarnation, address) in rank order, ``added`` (worker, shards)."""
+    """A plan was made; ``members`` are (worker, incarnation, address) in rank order, ``added`` (worker,
+    shards).
+    """
 
     kind: ClassVar[str] = "plan"
     number: int
@@ -128,9 +131,18 @@ class JobOver(JournalRecord):
 KINDS: dict[str, type[JournalRecord]] = {
     cls.kind: cls
     for cls in (
-        TermBegan, JobSet, OfferSet, WorkerSeen, WorkerGone, AbortMade, PlanMade, GenerationWas, FinishMade, JobOver,
+        TermBegan,
+        JobSet,
+        OfferSet,
+        WorkerSeen,
+        WorkerGone,
+        AbortMade,
+        PlanMade,
+        GenerationWas,
+        FinishMade,
+        JobOver,
     )
-}  # fmt: skip
+}
 
 
 def to_json(item: JournalRecord) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """What a worker says of itself: who it is, what it is doing, and the records it keeps for the master.
 
-Parts of the participant that need none of its states.  An operation's record is kept until the master acknowledges
-it, a loop's description for as long as the job lives: any member may become the one that tells them.
+Parts of the participant that need none of its states.  An operation's record is kept until the master
+acknowledges it, a loop's description for as long as the job lives: any member may become the one that
+tells them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from godmw.membership.inhand import InHand
 from godmw.protocol import messages as msg
 
 
@@ -73,6 +75,21 @@ def heartbeat(seen: Activity, position: int, applied: int, now_s: float) -> msg.
         idle_s=max(0.0, now_s - seen.since_s),
         limit_s=seen.limit_s,
         applied=applied,
+    )
+
+
+def answer(abort: int, generation: int, hand: InHand, held: tuple[int, ...], ended: bool) -> msg.Stopped:
+    """The frozen record that answers an Abort."""
+    return msg.Stopped(
+        abort=abort,
+        generation=generation,
+        position=hand.position,
+        whole=hand.whole,
+        shards=hand.shards if hand.opened else 0,
+        begun=tuple(sorted(hand.begun)),
+        assigned=tuple(sorted(hand.assigned)),
+        held=held,
+        ended=ended,
     )
 
 

@@ -1,8 +1,8 @@
 """The states of a worker and of a job, and every edge between them.
 
-One table for each; every state has a row.  ``move`` is the only way to change a state: a missing edge raises
-``BrokenTransition`` with the recent story and changes nothing.  The coordinator judges every worker by the same table
-by which a participant judges itself.
+One table for each; every state has a row.  ``move`` is the only way to change a state: a missing edge
+raises ``BrokenTransition`` with the recent story and changes nothing.  The coordinator judges every
+worker by the same table by which a participant judges itself.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from typing import Generic, TypeVar
 
 class WorkerState(enum.Enum):
     """Where a worker stands.  JOINING: started, checks not passed.  STANDBY: prepared, in no generation.
-    SYNCING: in an announced generation, without its state yet.  ACTIVE: member.  SUSPECT: member whose life is in
-    doubt.  DRAINING: member that leaves at a boundary.  LEFT: gone by consent.  DEAD: gone otherwise."""
+    SYNCING: in an announced generation, without its state yet.  ACTIVE: member.  SUSPECT: member
+    whose life is in doubt.  DRAINING: member that leaves at a boundary.  LEFT: gone by consent.
+    DEAD: gone otherwise.
+    """
 
     JOINING = "JOINING"
     STANDBY = "STANDBY"
@@ -28,8 +30,10 @@ class WorkerState(enum.Enum):
 
 
 class JobPhase(enum.Enum):
-    """What the job is doing.  WAITING: no generation yet, or (restarted master) hearing.  FORMING: the first one is
-    made.  RECONFIGURING: an Abort round or a generation that has not formed.  PAUSED: nobody may decide, or too few."""
+    """What the job is doing.  WAITING: no generation yet, or (restarted master) hearing.  FORMING: the
+    first one is made.  RECONFIGURING: an Abort round or a generation that has not formed.  PAUSED:
+    nobody may decide, or too few.
+    """
 
     WAITING = "WAITING"
     FORMING = "FORMING"
@@ -89,7 +93,9 @@ class Track(Generic[S]):
         self._story: deque[str] = deque([f"{state.value}"], maxlen=8)
 
     def move(self, to: S, reason: str) -> bool:
-        """Go to ``to``; False when already there.  Raises BrokenTransition, changing nothing, on a missing edge."""
+        """Go to ``to``; False when already there.  Raises BrokenTransition, changing nothing, on a
+        missing edge.
+        """
         if to is self.state:
             return False
         if to not in self._edges[self.state]:

@@ -1,7 +1,8 @@
-"""Judging lives: what was seen becomes *dead*, *stopped*, *busy*, *stalled*, each with its evidence (DESIGN 5).
+"""Judging lives: what was seen becomes *dead*, *stopped*, *busy*, *stalled*, each with its evidence
+(DESIGN 5).
 
-``lose`` is the only way a worker dies.  ``judge`` runs on every tick over at most all workers; whoever is alive but
-slow is named to everybody and evicted only after the stall timeout.
+``lose`` is the only way a worker dies.  ``judge`` runs on every tick over at most all workers;
+whoever is alive but slow is named to everybody and evicted only after the stall timeout.
 """
 
 from __future__ import annotations
@@ -135,7 +136,9 @@ def _name(job: JobState, worker: Worker, text: str) -> None:
 
 
 def link_broken(job: JobState, worker: Worker, message: msg.LinkBroken, generation: int) -> None:
-    """A member lost a link.  An exit that explains it comes within the grace; otherwise the generation is re-formed."""
+    """A member lost a link.  An exit that explains it comes within the grace; otherwise the generation
+    is re-formed.
+    """
     if job.round is not None or job.finish is not None or generation not in (p.number for p in job.chain()):
         return
     job.broken[(worker.id, message.peer)] = job.now_s
@@ -155,7 +158,9 @@ def _judge_links(job: JobState) -> None:
 
 
 def peer_gone(job: JobState, peer: str) -> None:
-    """A connection was reset.  An agent's: its workers follow.  A worker's: a death only if its agent is gone too."""
+    """A connection was reset.  An agent's: its workers follow.  A worker's: a death only if its agent is
+    gone too.
+    """
     agent = job.roster.agent_of_peer(peer)
     if agent is not None:
         agent.peer = ""

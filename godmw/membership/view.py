@@ -10,7 +10,9 @@ from godmw.membership.states import ENDED_PHASES
 
 
 def view(job: JobState) -> dict[str, Any]:
-    """``job, phase, term, generation, step, world_size, min, max, target, workers`` and why the phase is what it is."""
+    """``job, phase, term, generation, step, world_size, min, max, target, workers`` and why the phase is
+    what it is.
+    """
     ranks = {key: rank for rank, key in enumerate(job.current_keys())}
     workers = [w for w in job.roster.workers.values() if not w.gone or w.key in ranks]
     workers.sort(key=lambda worker: (ranks.get(worker.key, len(ranks)), worker.id))

@@ -42,12 +42,13 @@ from godmw.worker.agent.facts import (
     Sweep,
     Tick,
 )
-from godmw.worker.agent.link import MasterLink, diagnose
+from godmw.worker.link import MasterLink, diagnose
 from godmw.worker.agent.outlet import Outlet, Sink, Terminal
 from godmw.worker.agent.supervision import Supervision
 
 CONNECT_S = 20.0
 MASTER_ENDS_S = 10.0
+BINDING_S = 0.02  # how often the run directory is looked at until the master is there
 
 
 class Companion(Protocol):
@@ -114,7 +115,7 @@ class Agent:
         self._mind_companion(now_s)
         if self.link is None and self.join is not None:
             self._connect(self.join, now_s)
-        due_s = self.supervision.next_deadline() if self.supervision is not None else now_s + 0.25
+        due_s = self.supervision.next_deadline() if self.supervision is not None else now_s + BINDING_S
         self._wait(max(0.0, due_s - now_s))
         if self.link is not None:
             for event in self.link.events():
@@ -223,7 +224,8 @@ class Agent:
         log = self._folder() / "logs" / f"{process.name}.log"
         if self.companion is not None and self.companion.owns(process):
             self.companion.output(stream, data)
-            self.outlet.put(process.name, stream, data, log=log)
+            if stream == "err":  # what it prints on stdout holds the job's token
+                self.outlet.put(process.name, stream, data, log=log)
             return
         passes = self.tee or (self.supervision is not None and self.supervision.passing() == process.name)
         self.outlet.put(process.name, stream, data, log=log, passes=passes)

@@ -95,6 +95,7 @@ class Supervision:
         self._seen_at = now_s
         self._kill: list[tuple[float, int]] = []  # (when, signal) for every child still there; 0: leave
         self._leave_by: float | None = None  # asked to go: all is over by then
+        self._drain_refused = False
         self._say_waiting_at: float | None = None if owns_master else now_s + SAY_WAITING_S
 
     # ---------------------------------------------------------------- in and out
@@ -206,8 +207,8 @@ class Supervision:
                 return self._terminate(worker, incarnation, signum)
             case Notice(text=text):
                 return [Say(text)]
-            case Reply():
-                return []  # to the Drain of a leaving agent: the exits tell how it went
+            case Reply(code=code, body=body):
+                return self._drain_answered(code, body, now_s)
             case _:
                 return []
 
@@ -320,6 +321,14 @@ class Supervision:
         if self.owns_master:
             return []
         return [Send(Drain(token=self.token, worker=worker)) for worker in sorted(self.children, key=order)]
+
+    def _drain_answered(self, code: int, body: str, now_s: float) -> list[Action]:
+        """A drain that is refused (the last worker with state) is not waited for: this host has to go."""
+        if not code or self._leave_by is None or self._drain_refused:
+            return []
+        self._drain_refused = True
+        self._terminate_all(now_s)
+        return [Say(f"a drain was refused, the workers here end without one: {body}")]
 
     def _ending(self, end: End, now_s: float, grace_s: float) -> list[Action]:
         """The first word stands: a Finish heard twice, or the master's own end after it, changes nothing."""

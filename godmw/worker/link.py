@@ -1,8 +1,9 @@
-"""The agent's connection to the master: one DEALER, connected for ever, and what its monitor says of it.
+"""An agent's or a worker's connection to the master: one DEALER, connected for ever, and what its
+monitor says of it.
 
 Nothing is queued while no connection stands: what an old connection did not take is lost, and the
-decisions know it. Names are resolved anew at every attempt, by ZeroMQ's own thread.  ``diagnose`` says in
-words why nobody answered. This module decides nothing and keeps no message.
+decisions know it. Names are resolved anew at every attempt, by ZeroMQ's own thread.  ``diagnose``
+says in words why nobody answered. This module decides nothing and keeps no message.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ log = logging.getLogger(__name__)
 
 
 class MasterLink:
-    """A DEALER under the agent's name ``sender``."""
+    """A DEALER under the name ``sender``."""
 
-    def __init__(self, host: str, port: int, *, sender: str) -> None:
-        self.host, self.port, self.sender = host, port, sender
-        self.job, self.term = "", 0  # as registered; ride on every message
+    def __init__(self, host: str, port: int, *, sender: str, incarnation: int = 0) -> None:
+        self.host, self.port, self.sender, self.incarnation = host, port, sender, incarnation
+        self.job, self.term, self.generation = "", 0, 0  # as registered; ride on every message
         self._sequence = 0
         self._up = False
 
@@ -99,8 +100,8 @@ class MasterLink:
         """Give `message` to the connection; without one it is lost."""
         self._sequence += 1
         header: Header = header_of(
-            message, job=self.job, term=self.term, generation=0, sender=self.sender, incarnation=0,
-            sequence=self._sequence,
+            message, job=self.job, term=self.term, generation=self.generation, sender=self.sender,
+            incarnation=self.incarnation, sequence=self._sequence,
         )  # fmt: skip
         try:
             self._socket.send(encode(header, message), zmq.NOBLOCK)

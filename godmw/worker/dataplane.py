@@ -1,0 +1,145 @@
+"""What a worker has towards its peers: its endpoint, the links of its generations, snapshots kept and
+fetched.
+
+Performs what the participant wants done on the data plane; every call returns at once and may come
+from any thread under the control's lock.  Blocking work (forming, fetching) has threads of its own
+that report through ``tell``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from godmw.checkpoint.state import Snapshot
+from godmw.checkpoint.transfer import Donor, fetch
+from godmw.collectives.endpoint import Endpoint
+from godmw.collectives.forming import form
+from godmw.collectives.links import Links
+from godmw.collectives.rendezvous import Rendezvous
+from godmw.membership import events as ev
+from godmw.worker import faults
+from godmw.worker.interface import Engine
+from godmw.worker.surroundings import Surroundings
+
+log = logging.getLogger(__name__)
+
+Address = tuple[str, str]  # (worker, host:port)
+
+
+class DataPlane:
+    """``tell`` takes an event to the participant; ``step`` says the job's step, for the fault points."""
+
+    def __init__(
+        self, surroundings: Surroundings, tell: Callable[[Any], None], step: Callable[[], int]
+    ) -> None:
+        self._tell, self._step = tell, step
+        self._backend = surroundings.backend
+        self._endpoint = Endpoint(surroundings.own_address(), surroundings.join.token).start()
+        self._rendezvous = Rendezvous(self._endpoint, surroundings.worker)
+        self._donor = Donor(self._endpoint, probe=self._reach)
+        self._links: dict[int, Links] = {}
+        self._fetching = 0
+        self.fetched: tuple[int, int, Snapshot] | None = None  # (generation, position, state)
+        self.waits_for = ""
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for the plans."""
+        return self._endpoint.address
+
+    def _reach(self, point: str) -> None:
+        faults.reach(point, self._step())
+
+    # ------------------------------------------------------------------ links
+
+    def form(self, generation: int, rank: int, members: Sequence[Address]) -> None:
+        """Begin to make the links of a generation; LinksFormed or LinksBroken tells how it went."""
+        self.waits_for = ""
+
+        def forming(cancelled: Callable[[], bool]) -> Any:
+            return form(
+                generation,
+                rank,
+                list(members),
+                self._rendezvous,
+                cancelled=cancelled,
+                report=self._missing,
+                kind=self._backend,
+                probe=self._reach,
+            )
+
+        self._links[generation] = Links(
+            generation=generation,
+            rank=rank,
+            members=list(members),
+            form=forming,
+            on_formed=self._formed,
+            on_broken=lambda number, peer, stage: self._tell(ev.LinksBroken(number, peer, stage)),
+            waiting=self._waiting,
+            probe=self._reach,
+        ).start()
+
+    def links(self, generation: int) -> Links | None:
+        """The links to reduce over; None in a generation of one, which needs none."""
+        links = self._links.get(generation)
+        return links if links is not None and len(links.members) > 1 else None
+
+    def abandon(self, generation: int) -> None:
+        links = self._links.pop(generation, None)
+        if links is not None:
+            links.abandon()
+
+    def _formed(self, generation: int) -> None:
+        self.waits_for = ""
+        self._tell(ev.LinksFormed(generation))
+
+    def _missing(self, workers: list[str]) -> None:
+        self.waits_for = workers[0] if workers else ""
+        log.warning("still forming: waiting for %s", ", ".join(workers))
+
+    def _waiting(self, peer: str, stage: str, seconds: float) -> None:
+        self.waits_for = peer
+        log.warning("waiting for %s for %.0f s (%s)", peer, seconds, stage)
+
+    # ------------------------------------------------------------------ state
+
+    def offer(self, generations: set[int], position: int, snapshot: Snapshot) -> None:
+        """Serve ``snapshot``, the state before operation ``position``, to the joiners of these
+        generations.
+        """
+        for generation in generations:
+            self._donor.offer(generation, position, snapshot)
+
+    def withdraw(self, below: int) -> None:
+        """Joiners of ``below`` and of older generations have what they need, or never will."""
+        self._donor.withdraw(below)
+
+    def fetch(
+        self, generation: int, donors: Sequence[Address], engine: Engine | None, done: Callable[[], None]
+    ) -> None:
+        """Fetch the state of ``generation``; it is in ``fetched`` when ``done`` is called."""
+        assert engine is not None, "state is fetched for a worker that stands in prepare()"
+        self._fetching = generation
+        self.fetched = None
+
+        def run() -> None:
+            result = fetch(
+                self._endpoint,
+                generation,
+                list(donors),
+                engine,
+                cancelled=lambda: self._fetching != generation,
+                probe=self._reach,
+            )
+            if result is not None and self._fetching == generation:
+                self.fetched = (generation, *result)
+                done()
+
+        threading.Thread(target=run, name=f"godmw-fetch-{generation}", daemon=True).start()
+
+    def take_fetched(self) -> tuple[int, int, Snapshot] | None:
+        fetched, self.fetched = self.fetched, None
+        return fetched
