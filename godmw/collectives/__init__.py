@@ -1,0 +1,1 @@
+"""Sums among the members of a generation: schedule, ring, links, buckets, reducer."""

@@ -1,0 +1,232 @@
+"""The `torch` transports: process groups of our own for one generation, gloo on the CPU and NCCL on GPUs.
+
+Never the default group, which belongs to the user's script. Gloo connects lazily (asked of the device, so no
+environment variable is needed) and on the interface of the endpoint's host; its store is ours and filled by the
+members' pushes. A pending gloo wait ignores `abort()` and `shutdown()` of the group, but any wait that times out
+closes every socket of its group and fails every wait on it: `abort` makes one that does. Knows no schedule.
+The NCCL transport is written with care and has not been run.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from godmw.collectives.rendezvous import Meeting
+from godmw.collectives.transport import Abandoned, LinkError, Parcel, Transport, Work
+
+FOREVER = timedelta(days=30)  # a data-plane wait ends by a socket's error or by abort, never by a timer
+AT_ONCE = timedelta(milliseconds=1)
+CONNECT_FACTOR = 5  # gloo waits five times its group's timeout for a connection
+MAX_TAG = (1 << 31) - 1
+
+
+class KeyStore(dist.Store):
+    """torch's store for one attempt at one generation, over the members' pushes. Its maker keeps it alive."""
+
+    def __init__(self, meeting: Meeting, ends_s: float, cancelled: Callable[[], bool]) -> None:
+        super().__init__()
+        self._meeting, self._ends_s, self._cancelled = meeting, ends_s, cancelled
+
+    def set(self, key: str, value: str | bytes | bytearray) -> None:
+        self._meeting.push(key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._meeting.value(key, self._ends_s, self._cancelled)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        for key in keys:
+            self._meeting.value(key, self._ends_s, self._cancelled)
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._meeting.has(key) for key in keys)
+
+    def has_extended_api(self) -> bool:
+        return False
+
+
+class _GlooWork:
+    """Receives first: when they are in, the sends of the same exchange usually are out."""
+
+    __slots__ = ("_links", "_pending", "_stage")
+
+    def __init__(self, links: "GlooTransport", pending: list[tuple[Any, int]], stage: str) -> None:
+        self._links, self._pending, self._stage = links, pending, stage
+
+    def wait(self, deadline_s: float | None = None) -> None:
+        timeout = FOREVER if deadline_s is None else max(AT_ONCE, timedelta(seconds=deadline_s))
+        for work, peer in self._pending:
+            try:
+                work.wait(timeout)
+            except RuntimeError as error:
+                raise self._links.failure(peer, self._stage, error) from None
+        if self._links.aborted:
+            raise Abandoned
+
+
+class GlooTransport:
+    """Point-to-point over one gloo group: the sources and targets of an exchange go to the sockets as they are."""
+
+    kind = "gloo"
+
+    def __init__(self, store: dist.Store, rank: int, world_size: int, host: str, attempt_s: float) -> None:
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host, lazy_init=True)]
+        options._timeout = timedelta(seconds=attempt_s / CONNECT_FACTOR)
+        options._threads = 1  # they serve collectives, of which there are none
+        self.rank, self.world_size, self.sent_bytes = rank, world_size, 0
+        self.aborted = False
+        self._linked: list[int] = []
+        self._tag = 0
+        self._store = store
+        self._group = dist.ProcessGroupGloo(store, rank, world_size, options)
+
+    def begin(self) -> None:
+        pass
+
+    def exchange(self, sends: Sequence[Parcel], receives: Sequence[Parcel], stage: str) -> Work:
+        group, tag = self._group, self._tag % MAX_TAG
+        if self.aborted or group is None:
+            raise Abandoned
+        self._tag += 1
+        pending: list[tuple[Any, int]] = []
+        peer = self.rank
+        try:
+            for tensor, peer in receives:
+                pending.append((group.recv([tensor], peer, tag), peer))
+                self._link(peer)
+            for tensor, peer in sends:
+                pending.append((group.send([tensor], peer, tag), peer))
+                self._link(peer)
+                self.sent_bytes += tensor.nbytes
+        except RuntimeError as error:
+            raise self.failure(peer, stage, error) from None
+        return _GlooWork(self, pending, stage)
+
+    def _link(self, peer: int) -> None:
+        if peer not in self._linked:  # a call that has returned has connected
+            self._linked.append(peer)
+
+    def failure(self, peer: int, stage: str, error: Exception) -> Exception:
+        """What a failed call means: our own abort, or a broken link."""
+        if self.aborted:
+            return Abandoned()
+        return LinkError(peer, stage, str(error).strip().splitlines()[0])
+
+    def abort(self) -> None:
+        self.aborted = True
+        group = self._group
+        for peer in self._linked[:1]:  # a peer never linked is waited for by attempt_s at most
+            try:
+                group.recv([torch.empty(1, dtype=torch.uint8)], peer, MAX_TAG).wait(AT_ONCE)
+            except RuntimeError:
+                pass  # as meant: every socket of the group is closed now
+
+    def close(self) -> None:
+        self.aborted = True
+        self._group = None
+        # the store goes after the group, whose destructor may still hold it
+
+    def allocate(self, length: int) -> Tensor:
+        return torch.empty(length, dtype=torch.uint8)
+
+
+class _NcclWork:
+    """One grouped launch. Waiting blocks this thread's stream, then the thread: as on the CPU, done is done."""
+
+    __slots__ = ("_links", "_peer", "_stage", "_work")
+
+    def __init__(self, links: "NcclTransport", work: Any, peer: int, stage: str) -> None:
+        self._links, self._work, self._peer, self._stage = links, work, peer, stage
+
+    def wait(self, deadline_s: float | None = None) -> None:
+        try:
+            if self._work is not None:
+                self._work.wait()
+                torch.cuda.current_stream().synchronize()
+        except RuntimeError as error:
+            raise self._links.failure(self._peer, self._stage, error) from None
+        if self._links.aborted:
+            raise Abandoned
+
+
+class NcclTransport:
+    """Grouped point-to-point over one NCCL communicator, on a stream of its own. Not run on hardware.
+
+    An exchange is one group (start, sends and receives, end), so a ring of them cannot lock up; segments are at
+    least 4 MiB (`SEGMENT_BYTES`). Abort is the abort of this communicator. torch's watchdog, which would end
+    the process, is switched off by the agent's environment.
+    """
+
+    kind = "nccl"
+    SEGMENT_BYTES = 4 << 20
+
+    def __init__(self, store: dist.Store, rank: int, world_size: int, host: str, attempt_s: float) -> None:
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = FOREVER
+        self.rank, self.world_size, self.sent_bytes = rank, world_size, 0
+        self.aborted = False
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        self._stream = torch.cuda.Stream(self._device)
+        self._lock = threading.Lock()
+        self._store = store
+        self._group = dist.ProcessGroupNCCL(store, rank, world_size, options)
+
+    def begin(self) -> None:
+        torch.cuda.set_device(self._device)
+        torch.cuda.set_stream(self._stream)
+        self._stream.wait_stream(torch.cuda.default_stream(self._device))
+
+    def exchange(self, sends: Sequence[Parcel], receives: Sequence[Parcel], stage: str) -> Work:
+        group = self._group
+        if self.aborted or group is None:
+            raise Abandoned
+        if not sends and not receives:
+            return _NcclWork(self, None, self.rank, stage)
+        peer = [*receives, *sends][0][1]
+        try:
+            group._start_coalescing()
+            for tensor, to in sends:
+                group.send([tensor], to, 0)
+                self.sent_bytes += tensor.nbytes
+            for tensor, source in receives:
+                group.recv([tensor], source, 0)
+            return _NcclWork(self, group._end_coalescing(), peer, stage)
+        except RuntimeError as error:
+            raise self.failure(peer, stage, error) from None
+
+    def failure(self, peer: int, stage: str, error: Exception) -> Exception:
+        if self.aborted:
+            return Abandoned()
+        return LinkError(peer, stage, str(error).strip().splitlines()[0])
+
+    def abort(self) -> None:
+        with self._lock:
+            if not self.aborted:
+                self.aborted = True
+                self._group.abort()
+
+    def close(self) -> None:
+        self.abort()
+        self._group = None
+
+    def allocate(self, length: int) -> Tensor:
+        return torch.empty(length, dtype=torch.uint8, device=self._device)
+
+
+TRANSPORTS: dict[str, Any] = {"gloo": GlooTransport, "nccl": NcclTransport}
+
+
+def open_group(
+    kind: str, meeting: Meeting, host: str, ends_s: float, cancelled: Callable[[], bool]
+) -> Transport:
+    """Makes this rank's end of an attempt and pushes what the others need to reach it."""
+    store = KeyStore(meeting, ends_s, cancelled)
+    attempt_s = max(0.1, ends_s - time.monotonic())
+    group: Transport = TRANSPORTS[kind](store, meeting.rank, len(meeting.members), host, attempt_s)
+    return group

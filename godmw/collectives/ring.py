@@ -1,0 +1,191 @@
+"""Sums over the members of one generation: a pipelined ring, out of place, and the ready word.
+
+`allreduce` never writes what it is given: it copies what it sends into the result buffer, which the generation
+owns, and builds the sum there, so a late read by a dead generation harms nobody. Additions follow the ring's
+order and every chunk is summed by one rank, so all ranks hold the same bits. Few Python operations a segment:
+the main thread needs the interpreter. Runs on the communication thread only; knows no bucket, step or plan.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from godmw.collectives.packing import Packed, Packing, Results, shape_of
+from godmw.collectives.schedule import Exchange, Range, dissemination, ring
+from godmw.collectives.transport import Abandoned, Parcel, Transport, Work
+
+SEGMENT_BYTES = 1 << 20
+WHOLE_BYTES = 64 << 10  # two ranks swap whole buffers up to here: the same bytes, one round less
+IN_FLIGHT = 4  # exchanges posted ahead of the one waited for
+
+Waiting = tuple[int, str, float]  # rank, stage, monotonic seconds since when
+
+
+def nothing(_: str) -> None:
+    """The probe that plants no fault."""
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """One exchange of a schedule, with its views of the result buffer."""
+
+    sends: list[Parcel]
+    receives: list[Parcel]
+    copies: list[
+        tuple[Tensor, int, int, int]
+    ]  # (view, part, low, high): the own contribution, before sending
+    adds: list[tuple[Tensor, int, int, int]]  # the same, added after receiving
+    after: int
+    stage: str
+
+
+class Ring:
+    """The operations of one generation. Without a transport the generation has one member."""
+
+    def __init__(
+        self,
+        transport: Transport | None,
+        results: Results,
+        segment_bytes: int = SEGMENT_BYTES,
+        probe: Callable[[str], None] = nothing,
+    ) -> None:
+        self.transport = transport
+        self.world_size = 1 if transport is None else transport.world_size
+        self.rank = 0 if transport is None else transport.rank
+        self.waiting: Waiting | None = None
+        self.abandoned = False
+        self._results, self._segment_bytes, self._probe = results, segment_bytes, probe
+        self._scratch: dict[object, Packed] = {}
+        self._words = [
+            (self._word(), self._word(), to, source)
+            for to, source in dissemination(self.rank, self.world_size)
+        ]
+
+    def allreduce(self, parts: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """`out[i]` = sum over the ranks of `parts[i]`, the same bits on every rank.
+
+        `parts` are 1-D and contiguous, of any numeric dtypes, alike on all ranks; they are only read. `out` is
+        best a bucket of `Links.results`: then the sum is built in place there. Raises LinkError, Abandoned.
+        """
+        self._check()
+        if self.transport is None:
+            for source, target in zip(parts, out, strict=True):
+                target.copy_(source)
+            return
+        self.transport.begin()
+        packed = self._results.packed(out) or self._own(parts, "sum")
+        if self.world_size == 2 and packed.packing.length <= WHOLE_BYTES:
+            self._swap(parts, packed)
+        else:
+            self._go_round(parts, packed)
+        if packed.parts[0].data_ptr() != out[0].data_ptr():
+            for source, target in zip(packed.parts, out, strict=True):
+                target.copy_(source)
+        self._check()
+
+    def ready(self, word: int) -> int:
+        """The smallest word of all members (int64); returns when every member has called it."""
+        self._check()
+        if self.transport is not None:
+            self.transport.begin()
+        for mine, theirs, to, source in self._words:
+            mine.fill_(word)
+            assert self.transport is not None
+            work = self.transport.exchange([(mine, to)], [(theirs, source)], "ready")
+            self._wait(work, source, "ready")
+            word = min(word, int(theirs.item()))
+        self._check()
+        return word
+
+    # ---- how ----
+
+    def _check(self) -> None:
+        if self.abandoned:
+            raise Abandoned
+
+    def _word(self) -> Tensor:
+        assert self.transport is not None
+        return self.transport.allocate(8).view(torch.int64)
+
+    def _own(self, parts: Sequence[Tensor], purpose: str) -> Packed:
+        """A buffer of the ring's own, kept for the next operation of the same shape."""
+        shape = shape_of(parts)
+        if (purpose, shape) not in self._scratch:
+            assert self.transport is not None
+            self._scratch[purpose, shape] = Packed(Packing(shape), self.transport.allocate)
+        return self._scratch[purpose, shape]
+
+    def _wait(self, work: Work, peer: int, stage: str) -> None:
+        self.waiting = (peer, stage, time.monotonic())
+        work.wait()
+        self.waiting = None
+
+    def _swap(self, parts: Sequence[Tensor], packed: Packed) -> None:
+        """Two ranks, little data: both send all of it and add in rank order."""
+        assert self.transport is not None
+        peer = 1 - self.rank
+        staged = self._own(parts, "swap")
+        for source, target in zip(parts, staged.parts, strict=True):
+            target.copy_(source)
+        parcel = [(packed.buffer, peer)] if packed.packing.length else []
+        work = self.transport.exchange([(staged.buffer, peer)] if parcel else [], parcel, "reduce_scatter")
+        self._probe("first_send")
+        self._wait(work, peer, "reduce_scatter")
+        for mine, theirs in zip(parts, packed.parts, strict=True):
+            if self.rank == 0:
+                torch.add(mine, theirs, out=theirs)
+            else:
+                theirs.add_(mine)
+
+    def _go_round(self, parts: Sequence[Tensor], packed: Packed) -> None:
+        assert self.transport is not None
+        if packed.exchanges is None:
+            packed.exchanges = self._prepare(packed)
+        exchanges: list[_Prepared] = packed.exchanges
+        left = (self.rank - 1) % self.world_size
+        works: deque[Work] = deque()
+        posted = 0
+        for done, exchange in enumerate(exchanges):
+            ahead = min(done + IN_FLIGHT, len(exchanges))
+            while posted < ahead and exchanges[posted].after < done:
+                works.append(self._post(exchanges[posted], parts))
+                if not posted:
+                    self._probe("first_send")
+                posted += 1
+            self._wait(works.popleft(), left, exchange.stage)
+            for view, part, low, high in exchange.adds:
+                view.add_(parts[part][low:high])
+
+    def _post(self, exchange: _Prepared, parts: Sequence[Tensor]) -> Work:
+        for view, part, low, high in exchange.copies:
+            view.copy_(parts[part][low:high])
+        assert self.transport is not None
+        return self.transport.exchange(exchange.sends, exchange.receives, exchange.stage)
+
+    def _prepare(self, packed: Packed) -> list[_Prepared]:
+        right, left = (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
+        schedule = ring(self.rank, self.world_size, packed.packing.length, self._segment_bytes)
+
+        def parcels(range_: Range, peer: int) -> list[Parcel]:
+            low, high = range_
+            return [(packed.buffer[low:high], peer)] if high > low else []
+
+        def contribution(range_: Range) -> list[tuple[Tensor, int, int, int]]:
+            pieces = packed.packing.pieces(*range_)
+            return [(packed.parts[p.part][p.low : p.high], p.part, p.low, p.high) for p in pieces]
+
+        def prepared(exchange: Exchange) -> _Prepared:
+            return _Prepared(
+                sends=parcels(exchange.send, right),
+                receives=parcels(exchange.receive, left),
+                copies=contribution(exchange.send) if exchange.own else [],
+                adds=contribution(exchange.receive) if exchange.reduce else [],
+                after=exchange.after,
+                stage="reduce_scatter" if exchange.reduce else "all_gather",
+            )
+
+        return [prepared(exchange) for exchange in schedule]
