@@ -54,6 +54,7 @@ OPTIONS = {
     "pause": ["RUN", "--run-dir", "--json"],
     "resume": ["RUN", "--run-dir", "--json"],
     "stop": ["RUN", "--run-dir", "--reason", "--json"],
+    "audit": ["RUN", "--run-dir", "--json"],
     "env": ["--json"],
 }
 

@@ -30,7 +30,9 @@ VERBS = {
     "pause": "Hold a job, its state in memory.",
     "resume": "Let a paused job go on.",
     "stop": "End a job early.",
+    "run": "Train a script with N workers on this host.",
     "worker": "Start worker processes here and join them to a master.",
+    "audit": "Prove that every sample of every epoch went into exactly one step.",
     "env": "What is installed here, and whether the native kernels are.",
 }
 

@@ -17,8 +17,8 @@ def test_whole_shards_are_fused_while_they_fit() -> None:
     assert fuse(range(8), bounds, 16) == [Batch(tuple(range(8)), tuple(bounds), tuple(range(8)))]
     assert sizes(fuse(range(8), bounds, 6)) == [6, 6, 4]
     assert fuse([1, 4, 7], bounds, 4) == [
-        Batch((1,), ((2, 4),), (1,)),
-        Batch((4, 7), ((8, 10), (14, 16)), (4, 7)),
+        Batch((1, 4), ((2, 4), (8, 10)), (1, 4)),
+        Batch((7,), ((14, 16),), (7,)),
     ]
     assert fuse([], bounds, 4) == []
 
