@@ -21,7 +21,7 @@ from godmw.monitor.events import EventLog
 from godmw.monitor.metrics import COLUMNS, MetricsWriter
 from godmw.protocol.messages import Committed, LoopOpened
 
-BATCH_S = 0.05
+BATCH_S = 0.1
 SYNC_SHARE = 10  # at most a tenth of the time is spent waiting for a slow disk
 
 

@@ -50,6 +50,7 @@ class Router:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._poller = zmq.Poller()
+        self._alarms = zmq.Poller()
         options = {
             zmq.LINGER: 0,
             zmq.ROUTER_MANDATORY: 1,
@@ -72,17 +73,19 @@ class Router:
             self.close()
             raise
         self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self.watch(self._monitor)
         return int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
-    def watch(self, descriptor: int) -> None:
-        """End ``wait`` also when ``descriptor`` can be read."""
-        self._poller.register(descriptor, zmq.POLLIN)
+    def watch(self, source: int | zmq.Socket[bytes]) -> None:
+        """End every wait also when the descriptor or socket ``source`` can be read."""
+        self._poller.register(source, zmq.POLLIN)
+        self._alarms.register(source, zmq.POLLIN)
 
-    def wait(self, timeout_s: float) -> None:
-        """Until something can be read, at most ``timeout_s``."""
+    def wait(self, timeout_s: float, *, alarms_only: bool = False) -> None:
+        """Until something can be read, at most ``timeout_s``; with ``alarms_only`` messages may wait meanwhile."""
         if not self._gone:
-            self._poller.poll(max(0, int(timeout_s * 1000 + 0.999)))
+            poller = self._alarms if alarms_only else self._poller
+            poller.poll(max(0, int(timeout_s * 1000 + 0.999)))
 
     def read(self) -> list[Arrival | Gone]:
         """Everything that can be read, then the connections that ended."""

@@ -26,10 +26,14 @@ from godmw.membership.actions import EndJob
 from godmw.membership.events import LedgerDurable, PeerGone, Received, StopAsked, Tick
 from godmw.protocol import wire
 from godmw.protocol.fields import Checked
-from godmw.protocol.messages import Reply, Subscribe
+from godmw.protocol.messages import AgentBeat, Committed, Heartbeat, Reply, Subscribe
 
 log = logging.getLogger(__name__)
 
+# In calm times records and beats are gathered; a connection that closes, or a signal, is never waited with.
+ROUTINE = (Committed, Heartbeat, AgentBeat)
+GATHER_S = 0.05
+CALM_AFTER_S = 1.0  # since anything else was heard
 SHORTEST_WAIT_S = 0.001  # a deadline that its Tick does not move is not spun on
 
 
@@ -74,6 +78,7 @@ class Server:
         self._subscribers: dict[str, int] = {}
         self._sequence = 0
         self._stop_reason: str | None = None
+        self._stirred_s = 0.0
         self._woken = -1
         self._wake = -1
 
@@ -109,6 +114,8 @@ class Server:
             os.close(self._woken)
 
     def _turn(self) -> None:
+        if self._clock.reading_s - self._stirred_s > CALM_AFTER_S:
+            self._router.wait(min(GATHER_S, self._timeout_s()), alarms_only=True)
         self._router.wait(self._timeout_s())
         now_s = self._clock.now_s()
         for arrival in self._router.read():
@@ -140,6 +147,7 @@ class Server:
         if isinstance(arrival, Gone):
             self._door.forget(arrival.peer)
             self._subscribers.pop(arrival.peer, None)
+            self._stirred_s = now_s
             self._tell(PeerGone(arrival.peer), now_s)
             return
         verdict = self._door.judge(arrival.peer, arrival.data)
@@ -149,6 +157,8 @@ class Server:
         elif isinstance(verdict.message, Subscribe):
             self._subscribe(arrival.peer, verdict.header.sequence)
         else:
+            if not isinstance(verdict.message, ROUTINE):
+                self._stirred_s = now_s
             self._tell(Received(arrival.peer, verdict.header, verdict.message), now_s)
 
     def _tell(self, event: Any, now_s: float) -> None:
