@@ -1,1 +1,1 @@
-"""The worker: the engine that a training script talks to, its control thread, and the agent that starts it."""
+"""The worker: the engine a training script talks to, its control thread, and the agent that starts it."""

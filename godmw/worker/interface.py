@@ -5,7 +5,8 @@ knows the members. A `Control` opens one `Operation` at a time; an operation han
 buckets of a `Contribution` and says whether the sum is committed. `alone.py` implements both for one worker
 without a master, `control.py` and `operation.py` for many, `tests/fakes` as a script. Everything here is
 called on the main thread unless it says otherwise. Failures of the job come out of `prepare`, `open`,
-`finish` and `ended` as `GodmwError`: the engine lets them pass through the user's script.
+`finish` as `GodmwError`, a worker's own good end (drained, no longer needed) as `SystemExit(0)`: the engine
+lets them pass through the user's script.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ class Contribution(Protocol):
     def parts(self, bucket: int) -> list[torch.Tensor]:
         """The 1-D contiguous tensors of a bucket. Asked for by `Operation.launch`, in that call.
 
-        The tensors are not written by the reduction, and not by the engine until `finish` has returned. Sizes
-        may depend on the operation's `world_size`, and differ from those of an earlier attempt.
+        The tensors are not written by the reduction, and not by the engine until `finish` has returned.
+        Sizes may depend on the operation's `world_size`, and differ from those of an earlier attempt.
         """
         ...
 
     def accept(self, results: list[list[torch.Tensor]]) -> bool:
-        """Judge the sums: called once an attempt, when every bucket's result is there and before *ready*.
+        """Judge the sums: called once an attempt, when every bucket's result is there and before *ready*,
+        on any thread; `results` is the very list that becomes `Operation.results`.
 
         Only a member that has accepted is *whole*. False asks for another attempt in the same generation
         (`finish` returns False): the layout was too small, or a gradient came after its bucket had left. The
@@ -110,7 +112,7 @@ class Operation(Protocol):
 
 
 class Engine(Protocol):
-    """What the control asks of the engine, on the main thread, inside `prepare`, `open`, `finish`, `ended`."""
+    """What the control asks of the engine, on the main thread, inside its own methods."""
 
     def snapshot(self) -> Snapshot:
         """A private copy of the state at the last boundary; the same until the open operation commits."""
@@ -119,9 +121,9 @@ class Engine(Protocol):
     def apply(self, snapshot: Snapshot) -> None:
         """Take the state of the job: checked whole against this worker's layout before anything is kept.
 
-        The engine writes it into the live objects when the script, run from its top, stands at the snapshot's
-        position: what the script does to them on its way there is overwritten. Raises `Refused` when the
-        script's own seed is another, `JobFailed` when the layout is.
+        The engine writes it into the live objects when the script, run from its top, stands at the
+        snapshot's position: what the script does to them on its way there is overwritten. Raises
+        `Refused` when the script's own seed is another, `JobFailed` when the layout is.
         """
         ...
 
@@ -140,8 +142,8 @@ class Control(Protocol):
     def prepare(self, offer: Offer, engine: Engine) -> None:
         """Bring the offer and wait to be a member with state.
 
-        Returns when this worker may open the operation at the job's position. A worker that joins others gets
-        their state through `engine.apply` before that.
+        Returns when this worker may open the operation at the job's position. A worker that joins others
+        gets their state through `engine.apply` before that.
         """
         ...
 
@@ -180,7 +182,7 @@ class Control(Protocol):
         ...
 
     def phase(self, name: str, step: int) -> None:
-        """What the main thread is doing (`data`, `compute`, `reduce`, `script`, …). Called several times a step."""
+        """What the main thread does (`data`, `compute`, `reduce`, `script`, …); several times a step."""
         ...
 
     def busy(self, label: str, limit_s: float) -> AbstractContextManager[None]:
