@@ -19,6 +19,7 @@ NAMED_AFTER_S = 10.0
 NAMED_AGAIN_S = 30.0
 LINK_GRACE_S = 0.4  # an exit that explains a broken link is known by then
 LINK_MEMORY_S = 60.0
+REFUSED = 77
 PATIENT_PHASES = frozenset({"debugger", "starting", "first step", "compiling", "saving"})
 _CERTAIN = frozenset({Cause.EXITED, Cause.RESET, Cause.OPERATOR, Cause.FAILED})
 
@@ -29,6 +30,7 @@ def lose(job: JobState, worker: Worker, cause: Cause, reason: str, *, replace: b
         return
     was_draining = worker.draining
     worker.certain = cause in _CERTAIN
+    job.tell(worker, taken_out(reason))  # one that nobody can kill learns that it is out
     worker.track.move(WorkerState.DEAD, reason)
     job.record(rec.WorkerGone(worker.id, worker.incarnation, cause.value, reason))
     last_sign_s = worker.gap.last_s if worker.joined else worker.launched_s
@@ -38,14 +40,24 @@ def lose(job: JobState, worker: Worker, cause: Cause, reason: str, *, replace: b
         crew.terminate(job, worker, crew.SIGKILL)
     agent = job.roster.agents.get(worker.agent)
     within = crew.counted_death(job, worker)
-    if agent is None or was_draining or not replace:
-        crew.set_target(job, max(0, job.target - (0 if was_draining else 1)), f"{worker.id} is gone")
-    elif not within and not agent.lost:
-        if worker.failure is not None or (cause is Cause.EXITED and "signal" not in reason):
+    lowered = was_draining or (agent is not None and agent.lost)  # the target is without it already
+    if agent is None or lowered or not replace:
+        crew.set_target(job, max(0, job.target - (0 if lowered else 1)), f"{worker.id} is gone")
+    elif not within:
+        if worker.failure is not None or (cause is Cause.EXITED and reason.startswith("exit code")):
             ending.fail(job, f"{worker.id} failed more than {job.settings.restarts} times: {reason}")
             return
         crew.give_up_slot(job, worker, f"{worker.id} died more than {job.settings.restarts} times")
     touch_generations(job, worker, f"{worker.id} is dead: {reason}")
+
+
+def taken_out(reason: str) -> msg.Refused:
+    """What a worker is told that is not in the job any more."""
+    return msg.Refused(
+        code=REFUSED,
+        reason=f"this worker was taken out of the job: {reason}"[:1024],
+        hint="start it again to join as a new worker",
+    )
 
 
 def touch_generations(job: JobState, worker: Worker, reason: str) -> None:
@@ -202,6 +214,8 @@ def child_exited(job: JobState, message: msg.ChildExited) -> None:
         left(job, worker, "drained")
         return
     if not message.signal and ending.script_failed(job, worker, message.code, message.last_words):
+        worker.track.move(WorkerState.LEFT, how)
+        ending.seen_out(job, worker)  # the end does not wait for whoever brought it about
         return
     lose(job, worker, Cause.EXITED, reason)
 

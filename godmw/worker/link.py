@@ -28,7 +28,7 @@ HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = (
 )  # a connection whose other side is silent that long is closed
 LINGER_MS = 500
 PROBE_S = 2.0
-FROM_MASTER = frozenset({Direction.MASTER_TO_AGENT, Direction.MASTER_TO_WORKER, Direction.MASTER_TO_ADMIN})
+FROM_MASTER = frozenset(item for item in Direction if item.name.startswith("MASTER_TO_"))
 
 log = logging.getLogger(__name__)
 

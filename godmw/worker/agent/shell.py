@@ -42,9 +42,9 @@ from godmw.worker.agent.facts import (
     Sweep,
     Tick,
 )
-from godmw.worker.link import MasterLink, diagnose
 from godmw.worker.agent.outlet import Outlet, Sink, Terminal
 from godmw.worker.agent.supervision import Supervision
+from godmw.worker.link import MasterLink, diagnose
 
 CONNECT_S = 20.0
 MASTER_ENDS_S = 10.0
@@ -227,7 +227,9 @@ class Agent:
             if stream == "err":  # what it prints on stdout holds the job's token
                 self.outlet.put(process.name, stream, data, log=log)
             return
-        passes = self.tee or (self.supervision is not None and self.supervision.passing() == process.name)
+        passes = self.tee or (
+            self.supervision is not None and self.supervision.passing(self.clock.now_s()) == process.name
+        )
         self.outlet.put(process.name, stream, data, log=log, passes=passes)
 
     def _folder(self) -> Path:

@@ -59,6 +59,7 @@ KILL_AFTER_S = 1.0  # from SIGTERM to SIGKILL
 UNKILLABLE_S = 3.0  # a child that has not ended by then hangs in the kernel
 LEAVE_S = 8.0  # asked to go: a drain has this long, so that all is over within 10 s
 SAY_WAITING_S = 2.0
+HUSH_S = 1.0  # after the failure of the worker whose output passed
 HELLO_AGAIN_S = 1.0
 HELLO_AGAIN_MAX_S = 5.0
 STOPPED = "T"  # the state letter of a stopped process; 't' is one under a debugger
@@ -96,6 +97,7 @@ class Supervision:
         self._kill: list[tuple[float, int]] = []  # (when, signal) for every child still there; 0: leave
         self._leave_by: float | None = None  # asked to go: all is over by then
         self._drain_refused = False
+        self._hush_until = now_s
         self._say_waiting_at: float | None = None if owns_master else now_s + SAY_WAITING_S
 
     # ---------------------------------------------------------------- in and out
@@ -152,9 +154,13 @@ class Supervision:
         times += [when for when, _ in self._kill]
         return min(times)
 
-    def passing(self) -> str | None:
-        """Whose output passes to the terminal: the lowest worker alive, who usually leads."""
-        return min(self.children, key=order, default=None)
+    def passing(self, now_s: float) -> str | None:
+        """Whose output passes to the terminal: the lowest worker alive, who usually leads.
+
+        For a moment nobody's when that one's script has failed: one error ends all scripts alike, and a person
+        wants its traceback once.
+        """
+        return None if now_s < self._hush_until else min(self.children, key=order, default=None)
 
     # ---------------------------------------------------------------- the master
 
@@ -257,6 +263,8 @@ class Supervision:
         self, worker: str, incarnation: int, code: int, signum: int, last_words: str, now_s: float
     ) -> list[Action]:
         actions = self._report(worker, incarnation, code, signum, last_words)
+        if code and worker == self.passing(now_s):
+            self._hush_until = now_s + HUSH_S
         child = self.children.pop(worker, None)
         self._slots.pop(worker, None)
         if child is not None:
