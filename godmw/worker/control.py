@@ -138,7 +138,7 @@ class Control:
                     number = self.participant.position
                     self._perform(self.participant.step(opened(number, shards), self._clock.now_s()))
                     self._pass_boundary()
-                    return Operation(self, number, shards, contribution, identity, self._step)
+                    return Operation(self, number, shards, contribution, self._step)
                 self.phase("paused" if self.participant.stopped else "waiting", self._step)
                 self.wait(WAIT_S)
 

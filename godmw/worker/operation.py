@@ -14,13 +14,12 @@ import queue
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from godmw.collectives.links import Links
 from godmw.collectives.ring import Ring
 from godmw.collectives.transport import Abandoned, LinkError
-from godmw.errors import InternalError, JobFailed
+from godmw.errors import InternalError
 from godmw.membership import events as ev
 from godmw.worker import faults
 from godmw.worker.interface import Contribution
@@ -57,15 +56,11 @@ class Operation:
         number: int,
         shards: int,
         contribution: Contribution,
-        identity: bytes,
         step: int,
     ) -> None:
         self.number, self.shards = number, shards
         self.results: list[list[Tensor]] = []
         self._control, self._contribution, self._step = control, contribution, step
-        self._identity = torch.tensor(
-            [int.from_bytes(identity[:8], "little", signed=True)], dtype=torch.int64
-        )
         self._attempt = control.new_attempt()
         self._begin_reducing()
 
@@ -99,7 +94,7 @@ class Operation:
             raise InternalError(f"bucket {bucket} was launched, {attempt.count} is next")
         parts = self._contribution.parts(bucket)
         attempt.count += 1
-        attempt.launched.put([*parts, self._identity] if bucket == 0 else parts)
+        attempt.launched.put(parts)
 
     def finish(self) -> bool:
         """Wait for the commit, for a Plan, or for a reason to try again."""
@@ -142,7 +137,7 @@ class Operation:
                 out = attempt.links.results([[]] * bucket + [parts])[bucket]
                 faults.reach("between_buckets" if bucket else "first_send", self._step)
                 ring.allreduce(parts, out)
-                attempt.results.append(self._checked(out, len(attempt.members)) if bucket == 0 else out)
+                attempt.results.append(out)
             faults.reach("results_in", self._step)
             word = self._whole(attempt)
             if word is None:
@@ -164,16 +159,6 @@ class Operation:
                 if attempt.links is None or attempt.links.abandoned:
                     raise Abandoned from None
 
-    def _checked(self, out: list[Tensor], members: int) -> list[Tensor]:
-        """Members whose scripts are out of order sum different identities."""
-        *parts, identity = out
-        if int(identity.item()) != int((self._identity * members).item()):
-            raise JobFailed(
-                f"operation {self.number} is not the same on all workers: their scripts are out of order",
-                hint="collectives must not depend on the rank: call them on every worker, in the same order",
-            )
-        return parts
-
     def _whole(self, attempt: Attempt) -> int | None:
         """Judge the sums and ask to be whole; None: another attempt, or this generation is over."""
         if not self._contribution.accept(attempt.results):
@@ -188,7 +173,6 @@ class Operation:
     def _alone(self, attempt: Attempt) -> None:
         """A generation of one: the contribution is the sum."""
         attempt.results = [attempt.launched.get_nowait() for _ in range(attempt.count)]
-        attempt.results[0] = attempt.results[0][:-1]
         word = self._whole(attempt)
         if word is not None:
             self._control.commit(attempt, self.number, word)
