@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from godmw.collectives.reducer import Reducer
+from godmw.errors import GradientMisuse
 from tests.fakes.gradients import batch, commit, loss_of, mlp, plain_gradients, small
 
 
@@ -231,6 +232,10 @@ def test_thawing_inside_a_step_is_named(known: bool) -> None:
     model[4].bias.requires_grad_(False)
     reducer.reset()
     model[4].bias.requires_grad_(True)
-    with pytest.raises(GradientMisuse, match=r"4\.bias was made trainable inside a step"):
+
+    def step() -> None:
         reducer.backward(loss_of(model, batch(0)))
         commit(reducer)
+
+    with pytest.raises(GradientMisuse, match=r"4\.bias was made trainable inside a step"):
+        step()
