@@ -89,7 +89,7 @@ def decide(job: JobState) -> bool:
 
 
 def _plan(job: JobState, number: int) -> rec.PlanMade:
-    plan = job.plans.get(number)
+    plan = job.plans.get(number) or job.past.get(number)
     if plan is None:
         raise LawBroken(f"generation {number} was reported but never announced")
     return plan
@@ -202,7 +202,7 @@ def _rank_order(job: JobState, survivors: dict[Key, msg.Stopped]) -> list[Key]:
 def install(job: JobState, plan: rec.PlanMade) -> None:
     """``plan`` is the generation in force from now on: it stands on an Abort round, or is the first."""
     job.record(plan)
-    job.plans = {plan.number: plan}
+    job.plans, job.past[plan.number] = {plan.number: plan}, plan
     job.current, job.current_formed = plan.number, False
     job.formed_by = {plan.number: set()}
     job.pending = job.round = None
@@ -285,7 +285,7 @@ def _change_in_words(joiners: list[Worker], members: list[Worker], stay: list[Wo
 
 def announce(job: JobState, plan: rec.PlanMade) -> None:
     """Say a journalled planned change: to its joiners first, to the members when every joiner holds it."""
-    job.plans[plan.number] = plan
+    job.plans[plan.number] = job.past[plan.number] = plan
     old = set(job.current_keys())
     joiners = {key for key in job.member_keys(plan) if key not in old}
     job.pending = Pending(plan, joiners)
@@ -348,6 +348,7 @@ def formed(job: JobState, worker: Worker, number: int) -> None:
     """A worker stands in generation ``number`` with its links up."""
     if (
         job.round is not None
+        or job.finish is not None
         or number not in job.formed_by
         or worker.key not in job.member_keys(job.plans[number])
     ):
@@ -369,6 +370,7 @@ def _generation_formed(job: JobState, number: int) -> None:
     job.record(rec.GenerationWas(number))
     plan = job.plans[number]
     job.plans = {key: item for key, item in job.plans.items() if key >= number}
+    job.past = {key: item for key, item in job.past.items() if key >= number}
     job.formed_by = {key: item for key, item in job.formed_by.items() if key >= number}
     job.current_formed = True
     for worker in job.roster.get(sorted(old | set(job.member_keys(plan)))):

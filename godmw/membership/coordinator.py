@@ -133,6 +133,7 @@ class Coordinator:
             return
         ready = job.standby()
         if not ready or len(ready) < job.minimum:
+            job.reason = f"{len(ready)} workers are prepared, the first generation needs {job.minimum}"
             return
         if job.first_prepared_s is None:
             job.first_prepared_s = job.now_s
@@ -156,6 +157,8 @@ class Coordinator:
             self._join(peer, header, message)
         elif (agent := job.roster.agent_of_peer(peer)) is not None:
             agent.gap.heard(job.now_s)
+            if agent.lost:
+                crew.returned(job, agent)
             if header.term == job.term:
                 self._from_agent(agent, message)
         elif (worker := job.roster.of_peer(peer)) is not None and header.term == job.term:
@@ -165,6 +168,8 @@ class Coordinator:
                 not worker.gone or isinstance(message, (msg.Finished, msg.Committed))
             ):
                 handler(self, worker, header, message)
+            elif worker.state is WorkerState.DEAD:
+                job.send(peer, verdicts.taken_out("it was silent, or evicted"))
 
     def _from_agent(self, agent: Agent, message: Any) -> None:
         if isinstance(message, msg.AgentBeat):

@@ -24,6 +24,7 @@ def hello(job: JobState, peer: str, agent_id: str, message: msg.AgentHello) -> N
         agent = Agent(agent_id or job.roster.new_agent_id())
         job.roster.agents[agent.id] = agent
         job.roster.next_agent = max(job.roster.next_agent, _serial(agent.id) + 1)
+    was_lost = agent.lost
     agent.peer, agent.host, agent.pid, agent.lost = peer, message.host, message.pid, False
     agent.gap.heard(job.now_s)
     job.roster.bind(peer, agent.id)
@@ -43,11 +44,20 @@ def hello(job: JobState, peer: str, agent_id: str, message: msg.AgentHello) -> N
         known = sorted(children | {w.id for w in job.roster.alive() if w.agent == agent.id}, key=_serial)
         agent.slots = known + [job.roster.new_worker_id() for _ in range(message.slots - len(known))]
         _announce_slots(job, agent, message.slots)
+    elif was_lost:
+        returned(job, agent)
     for child in message.children:
         worker = job.roster.workers.get((child.worker, child.incarnation))
         if worker is None or worker.gone:
             job.send(peer, msg.Terminate(worker=child.worker, incarnation=child.incarnation, signal=SIGKILL))
     _settle_children(job, agent, {(child.worker, child.incarnation) for child in message.children})
+
+
+def returned(job: JobState, agent: Agent) -> None:
+    """An agent that was given up is heard again: its slots count, what became of its workers stands."""
+    agent.lost = False
+    job.log("agent_back", agent=agent.id)
+    _announce_slots(job, agent, len(agent.slots))
 
 
 def _settle_children(job: JobState, agent: Agent, running: set[Key]) -> None:
@@ -89,6 +99,8 @@ def beat(job: JobState, agent: Agent, message: msg.AgentBeat) -> None:
         worker = job.roster.workers.get((child.worker, child.incarnation))
         if worker is None:
             continue
+        if worker.state is WorkerState.DEAD:  # it was judged while its agent could not be told
+            terminate(job, worker, SIGKILL)
         worker.process = child.process
         worker.pid = worker.pid or child.pid
         if child.process != "T":

@@ -39,7 +39,7 @@ def restore(job: JobState, records: Sequence[rec.JournalRecord]) -> None:
                 job.top, last_abort = max(job.top, number), number
             case rec.PlanMade():
                 job.top = max(job.top, item.number)
-                job.plans[item.number] = item
+                job.plans[item.number] = job.past[item.number] = item
             case rec.GenerationWas(number=number):
                 formed = max(formed, number)
             case rec.FinishMade():
@@ -57,7 +57,7 @@ def _seen(job: JobState, item: rec.WorkerSeen) -> None:
     key = (item.worker, item.incarnation)
     worker = job.roster.workers.get(key) or job.roster.add(Worker(item.worker, item.incarnation))
     worker.agent, worker.slot, worker.host, worker.pid = item.agent, item.slot, item.host, item.pid
-    if item.agent:
+    if item.agent[1:].isdigit():
         job.roster.next_agent = max(job.roster.next_agent, int(item.agent[1:]) + 1)
 
 
@@ -147,7 +147,7 @@ def _adopt(job: JobState, hearing: Hearing) -> None:
     job.current, job.current_formed = highest, job.current_formed and highest == job.current
     resend = job.resend
     job.plans = {highest: job.plans[highest]}
-    job.formed_by = {highest: set()}
+    job.formed_by = {highest: job.formed_by.get(highest, set())}  # some said so while we heard
     for worker in job.roster.get(job.current_keys()):
         if worker.state is not WorkerState.ACTIVE:
             worker.track.move(WorkerState.ACTIVE, f"adopted with generation {highest}")

@@ -67,6 +67,7 @@ class JobState:
         # numbers and generations
         self.top = 0
         self.plans: dict[int, rec.PlanMade] = {}
+        self.past: dict[int, rec.PlanMade] = {}  # every plan that an answering worker may still be in
         self.current = 0
         self.current_formed = False
         self.formed_by: dict[int, set[Key]] = {}

@@ -201,7 +201,8 @@ class Engine:
         participant = self.participant
         ended = self.position >= script.operations
         before = participant.generation
-        actions = participant.boundary(script.enterable(self.position))
+        enterable = script.enterable(self.position) and (not ended or script.last_boundary)
+        actions = participant.boundary(enterable)
         worker.perform(actions)
         if actions:
             what = (

@@ -16,6 +16,7 @@ from godmw.membership import records as rec
 from godmw.protocol import messages as msg
 
 if TYPE_CHECKING:
+    from godmw.simulate.agent import SimAgent
     from godmw.simulate.worker import SimWorker
     from godmw.simulate.world import World
 
@@ -135,10 +136,10 @@ def _strike_agent(world: World, fault: Fault) -> None:
         _cut(world, agent.id, "master", fault.for_s)
     else:
         world.note("FREEZE", f"{agent.id} and its workers")
-        frozen = [agent, *agent.children.values()]
+        frozen: list[SimAgent | SimWorker] = [agent, *agent.children.values()]
         for process in frozen:
             process.freeze()
-        world.agenda.after(fault.for_s, lambda: [process.thaw() for process in frozen])
+            world.agenda.after(fault.for_s, process.thaw)
 
 
 def _strike_worker(world: World, fault: Fault, living: list[SimWorker]) -> None:

@@ -24,6 +24,7 @@ class Script:
     steps: int = 10
     shards: int = 8
     evaluate_every: int = 0
+    last_boundary: bool = True  # a boundary is passed after the last operation, too
     compute_s: tuple[float, float] = (0.01, 0.04)  # one shard
     import_s: tuple[float, float] = (0.05, 0.3)  # process start to joining
     build_s: tuple[float, float] = (0.02, 0.2)  # joining to standing at the first operation
