@@ -11,7 +11,6 @@ reader.  Both ends are processes that this one forked: nothing from a network or
 from __future__ import annotations
 
 import io
-import mmap
 import os
 import socket
 import struct
@@ -25,7 +24,6 @@ from torch import Tensor
 
 _ALIGN = 64
 _WORD = struct.Struct("<Q")
-_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 
 
 def _rebuild(dtype: torch.dtype, shape: torch.Size, requires_grad: bool, content: np.ndarray) -> Tensor:
@@ -54,7 +52,9 @@ class _Pickler(ForkingPickler):
                 return value.__reduce_ex__(2)
             flat = value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8)
             return _rebuild, (value.dtype, value.shape, value.requires_grad, flat.numpy())
-        if isinstance(value, _STORAGES):
+        if isinstance(value, torch.UntypedStorage):
+            return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8).set_(value),)
+        if isinstance(value, torch.TypedStorage):
             return value.__reduce__()
         return NotImplemented
 
@@ -101,7 +101,9 @@ def unpack(fd: int) -> Any:
     it.
     """
     try:
-        view = memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY))
+        # mmap.mmap would keep a descriptor for as long as any part of a batch lives
+        whole = torch.from_file(f"/dev/fd/{fd}", shared=False, size=os.fstat(fd).st_size, dtype=torch.uint8)
+        view: memoryview = whole.numpy().data
     finally:
         os.close(fd)
     count = _WORD.unpack_from(view, 0)[0]
