@@ -91,6 +91,10 @@ def _drain(job: JobState, peer: str, message: msg.Drain) -> dict[str, Any]:
 
 
 def _evict(job: JobState, peer: str, message: msg.Evict) -> dict[str, Any]:
+    silent = job.roster.current(message.worker)
+    if silent is not None and silent.gone and not silent.certain and silent.key in job.chain_keys():
+        verdicts.certainly_dead(job, silent, Cause.OPERATOR, "an operator says so")
+        return {"worker": silent.id, "target": job.target}
     worker = _worker(job, message.worker)
     crew.set_target(job, max(0, job.target - 1), f"{worker.id} is evicted")
     worker.excused = worker.draining = True

@@ -63,8 +63,10 @@ def _seen(job: JobState, item: rec.WorkerSeen) -> None:
 
 def _gone(job: JobState, item: rec.WorkerGone) -> None:
     worker = job.roster.workers.get((item.worker, item.incarnation))
-    if worker is not None and not worker.gone:
-        worker.certain = item.verdict in ("exited", "reset", "operator", "failed")
+    if worker is None:
+        return
+    worker.certain = worker.certain or item.verdict in ("exited", "reset", "operator", "failed", "left")
+    if not worker.gone:
         to = WorkerState.LEFT if item.verdict == "left" else WorkerState.DEAD
         worker.track.move(to, item.reason)
 

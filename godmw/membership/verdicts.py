@@ -51,6 +51,13 @@ def lose(job: JobState, worker: Worker, cause: Cause, reason: str, *, replace: b
     touch_generations(job, worker, f"{worker.id} is dead: {reason}")
 
 
+def certainly_dead(job: JobState, worker: Worker, cause: Cause, reason: str) -> None:
+    """Its silence was taken for death, and is no evidence; this is (DESIGN 4, "One decider")."""
+    worker.certain = True
+    job.record(rec.WorkerGone(worker.id, worker.incarnation, cause.value, reason))
+    job.log("certain", worker=worker.id, incarnation=worker.incarnation, reason=reason)
+
+
 def taken_out(reason: str) -> msg.Refused:
     """What a worker is told that is not in the job any more."""
     return msg.Refused(
@@ -199,10 +206,12 @@ def child_exited(job: JobState, message: msg.ChildExited) -> None:
     worker = job.roster.workers.get((message.worker, message.incarnation))
     if worker is None:
         return
-    worker.certain = True
     if worker.gone:
+        if not worker.certain:
+            certainly_dead(job, worker, Cause.EXITED, "its exit was seen")
         ending.seen_out(job, worker)
         return
+    worker.certain = True
     how = f"signal {message.signal}" if message.signal else f"exit code {message.code}"
     words = message.last_words.strip().splitlines()
     reason = how + (f": {words[-1][:200]}" if words else "")
@@ -254,6 +263,7 @@ def left(job: JobState, worker: Worker, reason: str) -> None:
     if worker.gone:
         return
     worker.track.move(WorkerState.LEFT, reason)
+    worker.certain = True
     job.record(rec.WorkerGone(worker.id, worker.incarnation, "left", reason))
     job.log("left", worker=worker.id, reason=reason)
     touch_generations(job, worker, f"{worker.id} left: {reason}")
