@@ -15,6 +15,7 @@ from godmw.membership.states import JobPhase
 from godmw.protocol import messages as msg
 
 _PHASES = {"finished": JobPhase.FINISHED, "stopped": JobPhase.STOPPED, "failed": JobPhase.FAILED}
+INTERNAL = 70
 FATAL_KINDS = frozenset({"nonfinite", "mismatch", "engine"})
 
 
@@ -59,7 +60,9 @@ def failed(job: JobState, worker: Worker, failure: msg.Failed) -> None:
 
 def finished(job: JobState, worker: Worker, message: msg.Finished) -> None:
     """A worker's script has ended, or (``confirmed``) it has heard Finish and goes."""
-    worker.ended, worker.position = True, message.position
+    if not worker.ended or worker.digest != message.digest:
+        job.log("ended", worker=worker.id, incarnation=worker.incarnation, digest=message.digest.hex())
+    worker.ended, worker.position, worker.digest = True, message.position, message.digest
     if message.summary and worker.key in job.current_keys()[:1]:
         job.summary = message.summary
     if message.confirmed:
@@ -78,6 +81,11 @@ def try_finish(job: JobState) -> bool:
     positions = {worker.position for worker in members}
     if len(positions) != 1 or job.durable < positions.pop():
         return False
+    digests = {worker.digest for worker in members}
+    if len(digests) > 1:
+        which = ", ".join(f"{worker.id} {worker.digest.hex()[:12]}" for worker in members)
+        end(job, "failed", INTERNAL, f"the workers ended with different weights: {which}")
+        return True
     end(job, "finished", 0, "every worker's script has ended")
     return True
 

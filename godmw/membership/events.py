@@ -101,3 +101,4 @@ class ScriptEnded:
     """The user's script has ended with no loop open."""
 
     summary: str
+    digest: bytes = b""  # of the final state

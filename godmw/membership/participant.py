@@ -55,7 +55,8 @@ class Participant:
         self.drained_by = 0
         self.finish: msg.Finish | None = None
         self.prepared: msg.Prepared | None = None
-        self.ended: str | None = None
+        self.ended: str | None = None  # the summary
+        self.digest = b""
         self.hand = InHand()
         self._answer: msg.Stopped | None = None  # to the newest Abort
         self.agreed = 0  # the lowest plan number held by all at the last commit
@@ -185,8 +186,8 @@ class Participant:
                 return [act.Send("", msg.LinkBroken(peer=peer[:64], stage=stage[:64]))]
             case ev.StateApplied(generation=generation, position=position):
                 return self._state_applied(generation, position)
-            case ev.ScriptEnded(summary=summary):
-                self.ended = summary
+            case ev.ScriptEnded(summary=summary, digest=digest):
+                self.ended, self.digest = summary, digest
                 return [self._finished(False)] if self.registered else []
         raise ParticipantFault(f"unknown event {event!r}")
 
@@ -223,7 +224,13 @@ class Participant:
 
     def _finished(self, confirmed: bool) -> Action:
         return act.Send(
-            "", msg.Finished(position=self.hand.position, confirmed=confirmed, summary=self.ended or "")
+            "",
+            msg.Finished(
+                position=self.hand.position,
+                confirmed=confirmed,
+                digest=self.digest,
+                summary=self.ended or "",
+            ),
         )
 
     # ------------------------------------------------------------------ messages

@@ -36,6 +36,7 @@ class Worker:
     position: int = -1
     abort: int = 0
     ended: bool = False
+    digest: bytes = b""  # of its final state
     confirmed: bool = False
     draining: bool = False
     certain: bool = False  # its death was seen, not inferred from silence

@@ -209,6 +209,7 @@ class Finished(Checked):
 
     position: SignedNumber
     confirmed: Flag
+    digest: Digest  # of the final state; equal on all members
     summary: Annotated[str, Str(16384)]  # JSON, the leader's: weights_sha256, loss_first, …
 
 

@@ -49,7 +49,9 @@ SAMPLES: dict[str, Checked] = {
         table=struct.pack("<4q", 1, 32, -5, 0), metrics='{"loss": 0.5}', wall_s=1.75e9,
     ),
     "a loop": m.LoopOpened(loop=0, spec='{"length": 4001}'),
-    "the script has ended": m.Finished(position=40, confirmed=False, summary='{"loss_last": 0.1}'),
+    "the script has ended": m.Finished(
+        position=40, confirmed=False, digest=b"\x07" * 16, summary='{"loss_last": 0.1}',
+    ),
     "goodbye": m.Leave(reason="drained"),
     "last words": m.Failed(kind="exception", code=1, traceback="ValueError: naïve\n", step=-1),
     "welcome": m.Welcome(
