@@ -54,6 +54,13 @@ OPTIONS = {
     "pause": ["RUN", "--run-dir", "--json"],
     "resume": ["RUN", "--run-dir", "--json"],
     "stop": ["RUN", "--run-dir", "--reason", "--json"],
+    "run": [
+        *("--workers", "--min", "--max", "--run-dir", "--summary", "--restarts", "--lease"),
+        *("--stall-timeout", "--start-timeout", "--threads", "--tee", "--json"),
+    ],
+    "worker": [
+        *("--join", "--run-dir", "--nproc", "--threads", "--connect-timeout", "--tee", "--json"),
+    ],
     "audit": ["RUN", "--run-dir", "--json"],
     "env": ["--json"],
 }

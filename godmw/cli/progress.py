@@ -19,6 +19,7 @@ from godmw.lines import BrokenLine, read_lines
 from godmw.worker.agent.outlet import Sink, Terminal
 
 WINDOW_S = 5.0  # samples/s are those of the last seconds
+SHORTEST_S = 0.2  # less says nothing about speed
 PLAIN_EVERY_S = 3.0
 LOOK_EVERY_S = 0.25
 TRACEBACK = b"Traceback (most recent call last)"
@@ -55,7 +56,9 @@ class Story:
         if len(self._recent) < 2:
             return 0.0
         seconds = self._recent[-1][0] - self._recent[0][0]
-        return sum(samples for _, samples in list(self._recent)[1:]) / seconds if seconds > 0 else 0.0
+        return (
+            sum(samples for _, samples in list(self._recent)[1:]) / seconds if seconds >= SHORTEST_S else 0.0
+        )
 
     def line(self) -> str:
         """Step, speed, loss and members, in one line."""

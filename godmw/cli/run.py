@@ -20,7 +20,7 @@ import click
 from godmw.cli.options import emit, json_option, option
 from godmw.cli.progress import Progress
 from godmw.cli.script import ScriptCommand, script_command
-from godmw.cli.worker import default_slots
+from godmw.cli.worker import QUIET, default_slots
 from godmw.client.rundir import RunDir, default_path
 from godmw.config import JobSettings, count_or_off, seconds_or_off
 from godmw.errors import ExitCode, GodmwError
@@ -177,13 +177,13 @@ def culprit(agent: Agent, told: dict[str, Any]) -> str:
         return ""
     named = str(told.get("reason") or "").partition(":")[0]
     report = agent.supervision.exits.get(named) or agent.supervision.first_failure
-    return report.last_words if report is not None else ""
+    return "" if report is None or report.worker in agent.shown else report.last_words
 
 
 def conclude(end: End, told: dict[str, Any] | None, run: RunDir, as_json: bool, words: str) -> int:
     """Say how it ended; returns the exit code.  ``words``: what the worker that failed said last."""
     if told is None:
-        if end.code in (ExitCode.OK, ExitCode.RESUMABLE) or end.code not in tuple(ExitCode):
+        if end.code in QUIET or end.code not in tuple(ExitCode):
             return say(end.code, end.reason, {"run_dir": str(run.path), "code": end.code}, as_json)
         raise GodmwError(end.reason or "the job failed", code=end.code, hint=end.hint or f"see {run.logs}")
     outcome = str(told.get("outcome"))

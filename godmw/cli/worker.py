@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from godmw.cli.options import emit, json_option, option
 from godmw.cli.script import ScriptCommand, script_command
@@ -19,22 +20,27 @@ from godmw.errors import ExitCode, GodmwError, Unreachable, UsageError
 from godmw.worker.agent.environment import this_machine
 from godmw.worker.agent.facts import End
 
+# endings that somebody asked for: said, and no error
+QUIET = (ExitCode.OK, ExitCode.RESUMABLE, ExitCode.INTERRUPTED, ExitCode.TERMINATED)
 NO_ADDRESS = "paste what `godmw master` printed: GODMW_JOIN='godmw://HOST:PORT/TOKEN' godmw worker SCRIPT"
 
 
 @click.command("worker", cls=ScriptCommand)
+@option("--join", metavar="ADDR|@FILE", help="The master: godmw://HOST:PORT, or @FILE.")
 @option(
-    "--join", envvar=None, metavar="ADDR|@FILE", help="The master: godmw://HOST:PORT, or @FILE [GODMW_JOIN]."
+    "--run-dir", type=click.Path(path_type=Path), help="Find the master of this directory, on this host."
 )
+@option("--nproc", type=click.IntRange(1, 1024), metavar="N", help="Workers here [one a device, else 1].")
+@option("--threads", type=click.IntRange(1, 4096), metavar="N", help="Threads of each worker [its share].")
 @option(
-    "--run-dir",
-    type=click.Path(path_type=Path),
-    help="Find the master that runs on this directory, on this host.",
+    "--connect-timeout",
+    "connect_s",
+    type=click.FloatRange(0.1),
+    default=20.0,
+    show_default=True,
+    metavar="S",
+    help="How long a master is looked for at the start.",
 )
-@option("--nproc", type=click.IntRange(1, 1024), help="Worker processes here [one a device, else 1].")
-@option("--threads", type=click.IntRange(1, 4096), help="Threads of each worker [cores / processes].")
-@option("--connect-timeout", "connect_s", type=click.FloatRange(0.1), default=20.0, show_default=True,
-        metavar="S",         help="How long a master is looked for at the start.")  # fmt: skip
 @option("--tee", is_flag=True, help="Show the output of all workers, each line with whose it is.")
 @json_option
 @click.pass_context
@@ -44,8 +50,9 @@ def command(
 ) -> int:  # fmt: skip
     """Start worker processes of SCRIPT here and join them to a master."""
     line, _ = script_command(ctx)
-    typed = ctx.get_parameter_source("run_dir") is click.core.ParameterSource.COMMANDLINE
-    address = find_master(join, run_dir, typed)
+    typed = ctx.get_parameter_source("run_dir") is ParameterSource.COMMANDLINE
+    argument = join if ctx.get_parameter_source("join") is ParameterSource.COMMANDLINE else None
+    address = find_master(argument, run_dir, typed)
 
     from godmw.worker.agent import run_agent
     from godmw.worker.agent.outlet import Terminal
@@ -81,12 +88,10 @@ def default_slots() -> int:
 
 def conclude(end: End, as_json: bool) -> int:
     """The exit code; a failure is raised, so that it is said as every command says it."""
-    if end.code in (ExitCode.OK, ExitCode.RESUMABLE):
+    if end.code in QUIET or end.code not in tuple(ExitCode):
         if as_json:
             emit({"code": end.code, "reason": end.reason}, as_json=True)
         else:
             click.echo(f"godmw: {end.reason}", err=True)
         return end.code
-    if end.code in tuple(ExitCode):
-        raise GodmwError(end.reason, code=end.code, hint=end.hint or None)
-    return end.code
+    raise GodmwError(end.reason, code=end.code, hint=end.hint or None)

@@ -160,7 +160,8 @@ def test_the_environment_of_a_worker(master: ScriptedMaster, tmp_path: Path) -> 
     cores = len(os.sched_getaffinity(0))
     expected = {
         "GODMW_JOIN": f"godmw://127.0.0.1:{master.port}/{TOKEN}", "GODMW_WORKER": "w7",
-        "GODMW_INCARNATION": "4", "GODMW_AGENT": master.sender, "GODMW_RUN_DIR": str(tmp_path), "GODMW_SLOT": "1", "RANK": "1",
+        "GODMW_INCARNATION": "4", "GODMW_AGENT": master.sender,
+        "GODMW_RUN_DIR": str(tmp_path), "GODMW_SLOT": "1", "RANK": "1",
         "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(master.port),
         "OMP_NUM_THREADS": str(max(1, cores // 2)), "CUDA_VISIBLE_DEVICES": "",
     }  # fmt: skip

@@ -134,6 +134,15 @@ def quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgro
     return 1_000_000 if limit == math.inf else max(1, math.ceil(limit))
 
 
+def memory_kills(counters: Path = Path("/proc/vmstat")) -> int:
+    """How many processes the kernel has killed for want of memory since this machine started."""
+    for line in _read(counters).splitlines():
+        name, _, count = line.partition(" ")
+        if name == "oom_kill" and count.isdigit():
+            return int(count)
+    return 0
+
+
 def _limit(folder: Path) -> float:
     """Quota over period in one control group, of either version."""
     words = _read(folder / "cpu.max").split()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ from godmw.worker.link import MasterLink, diagnose
 
 CONNECT_S = 20.0
 MASTER_ENDS_S = 10.0
+OUT_OF_MEMORY = "\n(this machine ran out of memory meanwhile, and the kernel killed a process to free some)"
 BINDING_S = 0.02  # how often the run directory is looked at until the master is there
 
 
@@ -90,11 +92,14 @@ class Agent:
         self.link: MasterLink | None = None
         self.machine = environment.Machine(1)
         self.end: End | None = None
+        self.shown: set[str] = set()  # workers whose stderr has passed to the terminal
+        self._memory_kills = 0
         self._stop_asked = 0
 
     def run(self) -> End:
         """Until the end; returns it."""
         self.machine = environment.this_machine(os.environ)
+        self._memory_kills = environment.memory_kills()
         self.children.start()
         self.outlet.start()
         try:
@@ -213,12 +218,18 @@ class Agent:
                 continue
             status = process.popen.returncode
             code, signum = (status, 0) if status >= 0 else (0, -status)
-            self._feed(Exited(process.name, process.incarnation, code, signum, process.last_words))
+            words = process.last_words + (self._out_of_memory() if signum == signal.SIGKILL else "")
+            self._feed(Exited(process.name, process.incarnation, code, signum, words))
         letters = self.children.letters()
         seen = {
             process.name: letters[pid] for pid, process in self.children.processes.items() if pid in letters
         }
         self._feed(Observed({name: letter for name, letter in seen.items() if letter not in "ZX"}))
+
+    def _out_of_memory(self) -> str:
+        """A kill that nobody here sent, and the likely reason."""
+        before, self._memory_kills = self._memory_kills, environment.memory_kills()
+        return OUT_OF_MEMORY if self._memory_kills > before else ""
 
     def _output(self, process: Process, stream: str, data: bytes) -> None:
         log = self._folder() / "logs" / f"{process.name}.log"
@@ -230,6 +241,8 @@ class Agent:
         passes = self.tee or (
             self.supervision is not None and self.supervision.passing(self.clock.now_s()) == process.name
         )
+        if passes and stream == "err":
+            self.shown.add(process.name)
         self.outlet.put(process.name, stream, data, log=log, passes=passes)
 
     def _folder(self) -> Path:

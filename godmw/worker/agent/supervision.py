@@ -157,8 +157,8 @@ class Supervision:
     def passing(self, now_s: float) -> str | None:
         """Whose output passes to the terminal: the lowest worker alive, who usually leads.
 
-        For a moment nobody's when that one's script has failed: one error ends all scripts alike, and a person
-        wants its traceback once.
+        For a moment nobody's when that one's script has failed: one error ends all scripts alike, and a
+        person wants its traceback once.
         """
         return None if now_s < self._hush_until else min(self.children, key=order, default=None)
 

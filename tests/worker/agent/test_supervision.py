@@ -56,7 +56,8 @@ class Story:
 
     def hear(self, message: Checked, *, job: str = "j", term: int | None = None) -> list[Action]:
         header = header_of(
-            message, job=job, term=self.term if term is None else term, generation=0, sender="", incarnation=0,
+            message, job=job, term=self.term if term is None else term, generation=0, sender="",
+            incarnation=0,
             sequence=1,
         )  # fmt: skip
         return self.tell(Heard(header, message))
