@@ -30,9 +30,11 @@ class Journal:
     def open(self) -> list[JournalRecord]:
         """Everything recorded so far.  Raises GodmwError when the file is no journal of ours."""
         os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))  # it holds the token
+        self._file = sqlite3.connect(self._path, isolation_level=None)
         try:
-            return self._open()
+            return self._read()
         except (sqlite3.DatabaseError, ValueError) as error:
+            self._file.close()
             raise GodmwError(
                 f"{self._path} cannot be read as a journal: {error}",
                 hint="start the job in another run directory",
@@ -59,8 +61,7 @@ class Journal:
         self.commit()
         self._file.close()
 
-    def _open(self) -> list[JournalRecord]:
-        self._file = sqlite3.connect(self._path, isolation_level=None)
+    def _read(self) -> list[JournalRecord]:
         self._file.execute("PRAGMA journal_mode = WAL")
         self._file.execute("PRAGMA synchronous = FULL")
         (found,) = self._file.execute("PRAGMA user_version").fetchone()

@@ -82,7 +82,7 @@ class Router:
         self._alarms.register(source, zmq.POLLIN)
 
     def wait(self, timeout_s: float, *, alarms_only: bool = False) -> None:
-        """Until something can be read, at most ``timeout_s``; with ``alarms_only`` messages may wait meanwhile."""
+        """Until something can be read, at most ``timeout_s``; with ``alarms_only`` messages wait."""
         if not self._gone:
             poller = self._alarms if alarms_only else self._poller
             poller.poll(max(0, int(timeout_s * 1000 + 0.999)))

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 ROUTINE = (Committed, Heartbeat, AgentBeat)
 GATHER_S = 0.05
 CALM_AFTER_S = 1.0  # since anything else was heard
+TICK_S = 0.05  # however much is heard, the machine is told the time this often
 SHORTEST_WAIT_S = 0.001  # a deadline that its Tick does not move is not spun on
 
 
@@ -79,6 +80,7 @@ class Server:
         self._sequence = 0
         self._stop_reason: str | None = None
         self._stirred_s = 0.0
+        self._ticked_s = 0.0
         self._woken = -1
         self._wake = -1
 
@@ -86,9 +88,9 @@ class Server:
 
     def ask_stop(self, reason: str) -> None:
         """End the job early; safe in a signal handler."""
-        self._stop_reason = reason
         if self._wake >= 0:
             os.write(self._wake, b"!")
+        self._stop_reason = reason  # last: once it is seen the loop may end and close what it waits on
 
     @property
     def performer(self) -> Performer:
@@ -126,7 +128,8 @@ class Server:
                 os.read(self._woken, 64)
             self._tell(StopAsked(reason), now_s)
         deadline_s = self._machine.next_deadline()
-        if deadline_s is not None and deadline_s <= now_s:
+        if now_s - self._ticked_s >= TICK_S or (deadline_s is not None and deadline_s <= now_s):
+            self._ticked_s = now_s
             self._tell(Tick(), now_s)
         below = self._books.sync_if_due()
         if below is not None:
