@@ -58,8 +58,8 @@ class History:
         first, giver = self._given.setdefault((operation, generation), (state, worker))
         if state != first:
             raise Violation(
-                f"{worker} contributes to operation {operation} of generation {generation} with state {state}, "
-                f"{giver} with {first}"
+                f"{worker} contributes to operation {operation} of generation {generation} "
+                f"with state {state}, {giver} with {first}"
             )
         if 0 < operation <= len(self.commits) and self.commits[operation - 1].state != state:
             raise Violation(
@@ -95,8 +95,8 @@ class History:
         wanted = list(range(self._shards_of(commit.operation)))
         if summed != wanted:
             raise Violation(
-                f"operation {commit.operation} of generation {commit.generation} is the sum of shards {summed}, "
-                f"not of {wanted}: {commit.parts}"
+                f"operation {commit.operation} of generation {commit.generation} is the sum of shards "
+                f"{summed}, not of {wanted}: {commit.parts}"
             )
 
     def check(self) -> None:

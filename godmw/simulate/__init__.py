@@ -1,2 +1,1 @@
-"""A whole job in one thread: the shipped machines under a virtual clock and network, replayed by one seed.
-"""
+"""A whole job in one thread: the shipped machines under a virtual clock and network, one seed a run."""

@@ -131,8 +131,8 @@ class SimAgent:
             return
         self._sequence += 1
         header = wire.header_of(
-            message, job=self.world.settings.job, term=self.term, generation=0, sender=self.id, incarnation=0,
-            sequence=self._sequence,
+            message, job=self.world.settings.job, term=self.term, generation=0, sender=self.id,
+            incarnation=0, sequence=self._sequence,
         )  # fmt: skip
         self.connection.to_master(header, message)
 

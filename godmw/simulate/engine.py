@@ -190,10 +190,10 @@ class Engine:
         world.note(worker.label, f"commits {done.operation} of generation {done.generation}")
         self._progress()
         table = json.dumps(done.parts).encode()
+        step = world.script.step_of(done.operation)
         worker.perform(self.participant.record(msg.Committed(
-            operation=done.operation, generation=done.generation,
-            kind="step" if world.script.step_of(done.operation) >= 0 else "gather", loop=0, epoch=0,
-            step=world.script.step_of(done.operation), table=table, metrics="{}", wall_s=world.agenda.wall_s(),
+            operation=done.operation, generation=done.generation, kind="step" if step >= 0 else "gather",
+            loop=0, epoch=0, step=step, table=table, metrics="{}", wall_s=world.agenda.wall_s(),
         )))  # fmt: skip
 
     def _boundary(self) -> bool:

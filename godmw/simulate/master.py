@@ -43,11 +43,13 @@ class Connection:
 
     def to_master(self, header: msg.Header, message: Checked) -> None:
         frame = wire.encode(header, message)
+        self.master.world.post(self.owner, "master", message)
         self._carry(lambda: self.master.hear(self, *wire.decode(frame, TO_MASTER)))
 
     def to_client(self, header: msg.Header, message: Checked) -> None:
         frame = wire.encode(header, message)
         world = self.master.world
+        world.post("master", self.owner, message)
 
         def arrive() -> None:
             head, inner = wire.decode(frame, FROM_MASTER)

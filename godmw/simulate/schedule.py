@@ -98,9 +98,14 @@ _ON_MASTER = frozenset({Kind.KILL_MASTER, Kind.CRASH_MASTER, Kind.FREEZE_MASTER}
 
 
 def resume(world: World) -> None:
-    """An operator ends a pause, and tries again until there is a master to tell."""
-    if not world.ask(msg.Resume(token=world.settings.token)) and world.master.ended is None:
-        world.agenda.after(0.2, lambda: resume(world))
+    """An operator ends a pause, and asks again until a master has answered."""
+    request = world.ask(msg.Resume(token=world.settings.token))
+
+    def look() -> None:
+        if world.answer(request) is None and world.master.ended is None:
+            resume(world)
+
+    world.agenda.after(0.5, look)
 
 
 def _strike_master(world: World, fault: Fault) -> None:

@@ -24,6 +24,7 @@ from godmw.simulate.fabric import Fabric
 from godmw.simulate.master import Connection, SimMaster
 from godmw.simulate.network import Network
 from godmw.simulate.script import Script
+from godmw.simulate.text import BEATS
 from godmw.simulate.worker import SimWorker
 
 HOST = "host"
@@ -48,6 +49,16 @@ class Line:
         return f"{self.at_s:9.3f}  {self.who}: {self.what}"
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mail:
+    """One control message as it was sent; whether it arrived is another matter."""
+
+    at_s: float
+    source: str
+    target: str
+    message: Checked
+
+
 class World:
     """`agents` is the number of slots of each agent's host; the first is the master's host."""
 
@@ -64,6 +75,7 @@ class World:
         self.history = History(script.shards_of)
         self.said = Said()
         self.lines: list[Line] = []
+        self.mail: list[Mail] = []
         self.keep_beats = False
         self.workers: list[SimWorker] = []
         self.agents: dict[str, SimAgent] = {}
@@ -117,6 +129,11 @@ class World:
         """One line for the transcript."""
         if self.keep_beats or not beat:
             self.lines.append(Line(self.agenda.now_s(), who, what, beat, detail))
+
+    def post(self, source: str, target: str, message: Checked) -> None:
+        """Remember what was said to whom; beats only when they are kept."""
+        if self.keep_beats or not isinstance(message, BEATS):
+            self.mail.append(Mail(self.agenda.now_s(), self.label(source), self.label(target), message))
 
     # ------------------------------------------------------------------ processes
 
