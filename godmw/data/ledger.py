@@ -13,6 +13,7 @@ import base64
 import dataclasses
 import hashlib
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,7 @@ _KIND = b',"kind":'
 
 def _runs(values: npt.NDArray[np.int64]) -> list[list[int]]:
     """[value, how often in a row], in order."""
-    if not len(values):
-        return []
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(values)) + 1])
-    counts = np.diff(np.concatenate([starts, [len(values)]]))
-    return np.stack([values[starts], counts], axis=1).tolist()
+    return [[value, len(list(run))] for value, run in groupby(values.tolist())]
 
 
 def _unroll(runs: Any) -> npt.NDArray[np.int64]:
