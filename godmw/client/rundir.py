@@ -50,6 +50,13 @@ class RunDir:
         pid = (read_json(self.master) or {}).get("pid")
         return pid if isinstance(pid, int) else None
 
+    def living(self) -> JoinAddress | None:
+        """Where the directory's master listens, if its process lives on this host."""
+        pid = self.master_pid()
+        if pid is None or self.summary.exists() or not os.path.exists(f"/proc/{pid}"):
+            return None
+        return self.address()
+
     def read_summary(self) -> dict[str, Any] | None:
         """The summary of a job that has ended, else None."""
         return read_json(self.summary)

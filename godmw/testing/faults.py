@@ -1,8 +1,9 @@
 """Faults as data: at this worker, at this step, at this point of its life, die or freeze.
 
-``install`` plants a table in the calling worker process; `godmw.worker.faults.POINTS` lists the points.  A fault acts
-once, and only in the incarnation it names, so that a replacement does not die of its predecessor's fault.  When a
-fault acts, a line with the time is appended to its log: the killer's clock.
+``install`` plants a table in the calling worker process; `godmw.worker.faults.POINTS` lists the
+points.  A fault acts once, and only in the incarnation it names, so that a replacement does not die
+of its predecessor's fault.  When a fault acts, a line with the time is appended to its log: the
+killer's clock.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from godmw.worker import faults
+
+if TYPE_CHECKING:
+    from godmw.worker.job import Job
 
 SIGNALS = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP, "terminate": signal.SIGTERM}
 
@@ -44,9 +48,15 @@ def table(text: str) -> list[Fault]:
     return [Fault(**row) for row in json.loads(text)]
 
 
-def install(worker: str, incarnation: int, rows: Sequence[Fault], log: Path | None = None) -> None:
-    """Plant the rows that are about this worker.  ``step`` is compared with ``>=``: a point may be rare."""
-    waiting: list[Any] = [[row, row.count] for row in rows if (row.worker, row.incarnation) == (worker, incarnation)]
+def install(job: Job, rows: Sequence[Fault], log: Path | None = None) -> None:
+    """Plant the rows that are about this job's worker.  ``step`` is compared with ``>=``: a point may be
+    rare.
+    """
+    control = job._engine.control
+    worker, incarnation = control.worker, control.incarnation
+    waiting: list[Any] = [
+        [row, row.count] for row in rows if (row.worker, row.incarnation) == (worker, incarnation)
+    ]
 
     def reached(point: str, step: int) -> None:
         for entry in waiting:

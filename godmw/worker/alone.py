@@ -184,7 +184,7 @@ class AloneControl:
     def busy(self, label: str, limit_s: float) -> AbstractContextManager[None]:
         return _nothing()
 
-    def ended(self, summary: dict[str, Any]) -> int:
+    def ended(self, summary: dict[str, Any], digest: bytes = b"") -> int:
         if self._records is not None:
             self._records.close("finished", "the script has ended", summary)
             self._records = None

@@ -190,9 +190,9 @@ class Control:
             activity.limit_s = before[1]
             self.phase(before[0], self._step)
 
-    def ended(self, summary: dict[str, Any]) -> int:
+    def ended(self, summary: dict[str, Any], digest: bytes = b"") -> int:
         self.phase("ended", self._step)
-        self._tell(ev.ScriptEnded(json.dumps(summary)))
+        self._tell(ev.ScriptEnded(json.dumps(summary), digest))
         while True:
             self.serve_snapshots()
             with self.changed:

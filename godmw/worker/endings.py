@@ -109,7 +109,8 @@ def end(engine: Engine, *, in_loop: bool = False) -> int:
             hint="leave the loop by its end, by break, or for all workers by job.stop(reason)",
         )
     engine.pay()
-    return engine.control.ended(engine.summary() if engine.control.rank == 0 else {})
+    summary = engine.summary() if engine.control.rank == 0 else {}
+    return engine.control.ended(summary, engine.registry.digest())
 
 
 def fail(engine: Engine, kind: str, code: int, text: str) -> None:

@@ -53,19 +53,20 @@ class Engine:
         *,
         seed: int | None,
         own_seed: int,
+        server: Any = None,
     ) -> None:
         self.control = control
         self.progress = Progress(seed=own_seed if seed is None else seed)
         self._asked_seed = seed
         everything = [*objects, *named.values()]
         self.modules: list[nn.Module] = [item for item in everything if isinstance(item, nn.Module)]
-        self.registry = StateRegistry(objects, {**named, OWN: self.progress})
+        self.registry = StateRegistry(objects, named, {OWN: self.progress})
         self.reducer = Reducer(_parameters(self.modules))
         self.buffers = Buffers(self.modules)
         self.guard = Guard(everything, self.modules)
         self.closed = self.released = False
         self._sources: dict[tuple[int, str], tuple[Any, Source]] = {}
-        self._server: Any = None
+        self._server = server  # forks loader processes; None: made when it is needed
         self.resize: list[Callable[[int, int], Any]] = []
         self.loop: Any = None  # the open loop, if there is one
         self.passes = 0  # how many job.epochs are open
@@ -105,8 +106,6 @@ class Engine:
         if self._pending is not None:
             snapshot, self._pending = self._pending, None
             self.registry.apply(snapshot)
-            for parameter, trainable in zip(self.reducer.parameters, self.progress.trainable, strict=True):
-                parameter.requires_grad_(trainable)
 
     def _identity(self, kind: Kind, what: str) -> bytes:
         """8 bytes that members at the same place of the same script share."""
@@ -114,7 +113,7 @@ class Engine:
         entries = len(progress.story.entries)
         place = [kind, what, progress.loops, progress.steps, entries, self._inside]
         if kind == "step":
-            place.append(self._lay_out())
+            place[-1] = self._lay_out()
         return hashlib.blake2b(json.dumps(place).encode(), digest_size=8).digest()
 
     def _lay_out(self) -> str:
@@ -222,7 +221,6 @@ class Engine:
     # ---- what the control asks ----
 
     def snapshot(self) -> Snapshot:
-        self.progress.trainable = [p.requires_grad for p in self.reducer.parameters]
         return self.registry.collect()
 
     def apply(self, snapshot: Snapshot) -> None:
@@ -237,6 +235,7 @@ class Engine:
         self.progress.story = Story(list(own["story"]))
         self.progress.story.cursor = 0
         self._pending = snapshot
+        self.guard.expect_replay()
 
     # ---- data ----
 

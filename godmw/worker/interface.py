@@ -189,8 +189,10 @@ class Control(Protocol):
         """Inside, others are patient with this worker for up to `limit_s` seconds."""
         ...
 
-    def ended(self, summary: dict[str, Any]) -> int:
+    def ended(self, summary: dict[str, Any], digest: bytes = b"") -> int:
         """The script has ended with no loop open: wait for the end of the job, serving snapshots.
+
+        `digest` is that of the final state, which must be equal on all members.
 
         Returns the exit code of the process.
         """

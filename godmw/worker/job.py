@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from godmw.client.rundir import RunDir
+from godmw.config import JoinAddress, read_join_file
 from godmw.data.loader import Source, start_fork_server, take_over
 from godmw.errors import UsageError
 from godmw.worker import endings, operations, passes
@@ -25,6 +27,7 @@ from godmw.worker.interface import Control
 from godmw.worker.loops import LoopOptions, StepLoop
 from godmw.worker.passes import Epoch
 from godmw.worker.steps import Step
+from godmw.worker.surroundings import Surroundings
 
 __all__ = ["Epoch", "Job", "Step", "device", "join"]
 
@@ -64,23 +67,46 @@ def join(*objects: Any, seed: int | None = None, **named: Any) -> Job:
         raise UsageError(f"seed={seed!r}: a whole number of 0 or more, below 2**63, was expected")
     if _current is not None:
         _current.close()
-    control = _control(os.environ)
-    _current = _job(objects, named, control, seed)
-    endings.install(_current._engine)
+    address = _address(os.environ)
+    server = start_fork_server() if address is not None else None  # before any socket exists
+    engine = Engine(
+        objects,
+        named,
+        _control(address, os.environ),
+        seed=seed,
+        own_seed=torch.initial_seed() % SEED_LIMIT,
+        server=server,
+    )
+    _current = Job(engine)
+    endings.install(engine)
     return _current
 
 
-def _control(environment: Mapping[str, str]) -> Control:
+def _control(address: JoinAddress | None, environment: Mapping[str, str]) -> Control:
     """The control plane that the environment asks for."""
-    if environment.get("GODMW_JOIN"):
-        raise UsageError("GODMW_JOIN is set, and joining a master is not built yet", hint="unset GODMW_JOIN")
+    if address is not None:
+        from godmw.worker.control import Control as JoinedControl  # one worker alone needs no sockets
+
+        control = JoinedControl(Surroundings.read(environment, address))
+        control.start()
+        return control
     directory = environment.get("GODMW_RUN_DIR")
     return AloneControl(Path(directory) if directory else None)
 
 
-def _job(objects: tuple[Any, ...], named: dict[str, Any], control: Control, seed: int | None) -> Job:
-    own_seed = torch.initial_seed() % SEED_LIMIT
-    return Job(Engine(objects, named, control, seed=seed, own_seed=own_seed))
+def _address(environment: Mapping[str, str]) -> JoinAddress | None:
+    """Where a master is, if one is named: the address itself, or the run directory it lives in."""
+    text = environment.get("GODMW_JOIN")
+    if text:
+        address = read_join_file(text[1:]) if text.startswith("@") else JoinAddress.parse(text)
+        if not address.token:
+            raise UsageError(
+                f"GODMW_JOIN={address.bare()} has no token",
+                hint="paste the whole GODMW_JOIN line that `godmw master` printed",
+            )
+        return address
+    directory = environment.get("GODMW_RUN_DIR")
+    return RunDir(directory).living() if directory else None
 
 
 class Job:

@@ -45,7 +45,7 @@ def main() -> None:
     data = torch.utils.data.TensorDataset(x, y)
 
     job = godmw.join(model, optimizer)
-    faults.install(job.worker, job.incarnation, faults.table(args.faults), args.fault_log)
+    faults.install(job, faults.table(args.faults), args.fault_log)
     for step in job.steps(data, batch_size=args.batch, steps=args.steps, num_workers=args.loaders):
         for bx, by in step:
             step.backward(F.cross_entropy(model(bx), by))
