@@ -1,0 +1,1 @@
+"""State that all workers share: collected, compared, sent to a joiner."""
