@@ -15,13 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from godmw.client.admin import Admin
 from godmw.client.rundir import RunDir
 from godmw.config import SCHEME, JoinAddress
 from godmw.errors import JobFailed, Unreachable, UsageError
 from godmw.lines import read_lines
-from godmw.protocol import messages as msg
-from godmw.protocol.fields import Checked
 
 POLL_S = 0.05
 FOLLOW_S = 0.1
@@ -54,7 +51,7 @@ class Run:
 
     def status(self) -> dict[str, Any]:
         """The object of ``godmw status --json``.  Raises Unreachable when it neither runs nor is over."""
-        return self._ask(msg.Status(token=self._token())) if not self.ended else self.final_status()
+        return self._ask("Status")
 
     @property
     def ended(self) -> bool:
@@ -136,31 +133,31 @@ class Run:
 
     def scale(self, workers: int) -> dict[str, Any]:
         """Set the target number of workers."""
-        return self._ask(msg.Scale(token=self._token(), target=workers))
+        return self._ask("Scale", target=workers)
 
     def drain(self, worker: str) -> dict[str, Any]:
         """Let `worker` leave at the next boundary; the target goes down by one."""
-        return self._ask(msg.Drain(token=self._token(), worker=worker))
+        return self._ask("Drain", worker=worker)
 
     def evict(self, worker: str) -> dict[str, Any]:
         """Remove `worker` without its consent; the target goes down by one."""
-        return self._ask(msg.Evict(token=self._token(), worker=worker))
+        return self._ask("Evict", worker=worker)
 
     def kill(self, worker: str, signal: int = signal.SIGKILL) -> dict[str, Any]:
         """Send a signal to `worker` through its agent; an exit it causes is not counted against it."""
-        return self._ask(msg.Kill(token=self._token(), worker=worker, signal=int(signal)))
+        return self._ask("Kill", worker=worker, signal=int(signal))
 
     def pause(self) -> dict[str, Any]:
         """Hold all members at the next boundary."""
-        return self._ask(msg.Pause(token=self._token()))
+        return self._ask("Pause")
 
     def resume(self) -> dict[str, Any]:
         """End a pause."""
-        return self._ask(msg.Resume(token=self._token()))
+        return self._ask("Resume")
 
     def stop(self, reason: str = "stopped by an operator") -> dict[str, Any]:
         """End the job early."""
-        return self._ask(msg.Stop(token=self._token(), reason=reason))
+        return self._ask("Stop", reason=reason)
 
     # ------------------------------------------------------------------ a process of our own
 
@@ -186,12 +183,16 @@ class Run:
 
     # ------------------------------------------------------------------ the way there
 
-    def _ask(self, message: Checked) -> dict[str, Any]:
+    def _ask(self, request: str, **fields: Any) -> dict[str, Any]:
+        """What the master answers to the admin message named `request`; of an ended job its final status."""
         if self.ended:
             return self.final_status()
+        from godmw.client.admin import Admin  # sockets and messages: not for what only reads files
+        from godmw.protocol import messages
+
         with Admin(self._where()) as admin:
             try:
-                return admin.request(message)
+                return admin.request(getattr(messages, request)(token=admin.token, **fields))
             except Unreachable:
                 final = self.final_status()  # it may have ended while we asked
                 if final:
@@ -203,6 +204,8 @@ class Run:
             raise UsageError(
                 "past events are in the run directory", hint="--follow, or name the run directory"
             )
+        from godmw.client.admin import Admin
+
         with Admin(self._where()) as admin:
             for event in admin.follow(idle_s=FOLLOW_S):
                 if event is not None and event.get("kind") != "subscribed":
@@ -218,9 +221,6 @@ class Run:
                 hint=f"godmw master --run-dir {self.path}",
             )
         return address
-
-    def _token(self) -> str:
-        return "" if self.ended else self._where().token
 
     def _need_files(self, what: str) -> RunDir:
         if self.files is None:
