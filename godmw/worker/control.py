@@ -27,8 +27,8 @@ from godmw.membership.selfportrait import Identity
 from godmw.protocol import messages as msg
 from godmw.worker.agent.facts import Connected, Disconnected, Heard, OtherVersion
 from godmw.worker.dataplane import DataPlane
-from godmw.worker.interface import Contribution, Engine, Kind, Offer
-from godmw.worker.operation import WAIT_S, Attempt, Operation, opened
+from godmw.worker.interface import Contribution, Engine, Kind, Offer, Operation
+from godmw.worker.operation import WAIT_S, Attempt, SharedOperation
 from godmw.worker.postbox import Fact, Postbox
 from godmw.worker.surroundings import Surroundings, main_thread_at
 
@@ -112,9 +112,8 @@ class Control:
         while True:
             fetched = self._plane.take_fetched()
             if fetched is not None:
-                generation, position, snapshot = fetched
-                engine.apply(snapshot)
-                self._tell(ev.StateApplied(generation, position))
+                generation, snapshot = fetched
+                self._tell(ev.StateApplied(generation, engine.apply(snapshot)))
             self.serve_snapshots()
             with self.changed:
                 self.check()
@@ -136,9 +135,11 @@ class Control:
                 self.check()
                 if self.participant.may_open(self._clock.now_s()):
                     number = self.participant.position
-                    self._perform(self.participant.step(opened(number, shards), self._clock.now_s()))
+                    self._perform(
+                        self.participant.step(ev.OperationOpened(number, shards), self._clock.now_s())
+                    )
                     self._pass_boundary()
-                    return Operation(self, number, shards, contribution, self._step)
+                    return SharedOperation(self, number, shards, contribution, self._step)
                 self.phase("paused" if self.participant.stopped else "waiting", self._step)
                 self.wait(WAIT_S)
 
@@ -228,7 +229,7 @@ class Control:
                 return
             wanted, self._wanted = self._wanted, set()
             position = self.participant.position
-        self._plane.offer(wanted, position, self.engine.snapshot())
+        self._plane.offer(wanted, self.engine.snapshot(position))
 
     # ------------------------------------------------------------------ under the lock
 
@@ -327,6 +328,7 @@ class Control:
                 case act.FormLinks(generation=generation, rank=rank, members=members):
                     self._plane.form(generation, rank, members)
                 case act.FetchState(generation=generation, donors=donors):
+                    assert self.engine is not None, "only a prepared worker is taken in"
                     self._plane.fetch(generation, donors, self.engine, self.notify)
                 case act.KeepSnapshot(generation=generation):
                     self._wanted.add(generation)

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from godmw.checkpoint.state import Snapshot
-from godmw.checkpoint.transfer import Donor, fetch
+from godmw.checkpoint.snapshot import Snapshot
+from godmw.checkpoint.transfer import Cancelled, Donor, Fetch, NoDonor
 from godmw.collectives.endpoint import Endpoint
 from godmw.collectives.forming import form
 from godmw.collectives.links import Links
@@ -25,6 +26,8 @@ from godmw.worker.interface import Engine
 from godmw.worker.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
+
+AGAIN_S = 0.2  # between two rounds of asking all donors
 
 Address = tuple[str, str]  # (worker, host:port)
 
@@ -41,8 +44,8 @@ class DataPlane:
         self._rendezvous = Rendezvous(self._endpoint, surroundings.worker)
         self._donor = Donor(self._endpoint, probe=self._reach)
         self._links: dict[int, Links] = {}
-        self._fetching = 0
-        self.fetched: tuple[int, int, Snapshot] | None = None  # (generation, position, state)
+        self._fetch: tuple[int, Fetch] | None = None
+        self.fetched: tuple[int, Snapshot] | None = None  # (generation, state)
         self.waits_for = ""
 
     @property
@@ -106,40 +109,52 @@ class DataPlane:
 
     # ------------------------------------------------------------------ state
 
-    def offer(self, generations: set[int], position: int, snapshot: Snapshot) -> None:
-        """Serve ``snapshot``, the state before operation ``position``, to the joiners of these
-        generations.
-        """
+    def offer(self, generations: set[int], snapshot: Snapshot) -> None:
+        """Serve ``snapshot`` to the joiners of these generations."""
         for generation in generations:
-            self._donor.offer(generation, position, snapshot)
+            self._donor.offer(generation, snapshot)
 
     def withdraw(self, below: int) -> None:
         """Joiners of ``below`` and of older generations have what they need, or never will."""
         self._donor.withdraw(below)
+        if self._fetch is not None and self._fetch[0] <= below:
+            self._fetch[1].cancel()
+            self._fetch = self.fetched = None
 
     def fetch(
-        self, generation: int, donors: Sequence[Address], engine: Engine | None, done: Callable[[], None]
+        self, generation: int, donors: Sequence[Address], engine: Engine, done: Callable[[], None]
     ) -> None:
         """Fetch the state of ``generation``; it is in ``fetched`` when ``done`` is called."""
-        assert engine is not None, "state is fetched for a worker that stands in prepare()"
-        self._fetching = generation
-        self.fetched = None
+        registry = engine.registry
+        fetch = Fetch(
+            self._endpoint,
+            [address for _, address in donors],
+            generation,
+            registry.live(),
+            limit_bytes=registry.budget_bytes(),
+            accept=registry.accept,
+            probe=self._reach,
+        )
+        self._fetch, self.fetched = (generation, fetch), None
 
         def run() -> None:
-            result = fetch(
-                self._endpoint,
-                generation,
-                list(donors),
-                engine,
-                cancelled=lambda: self._fetching != generation,
-                probe=self._reach,
-            )
-            if result is not None and self._fetching == generation:
-                self.fetched = (generation, *result)
+            while True:
+                try:
+                    snapshot = fetch.run()
+                    break
+                except (
+                    NoDonor
+                ) as error:  # the master knows who lives: it takes the plan back, or a donor comes
+                    log.warning("%s", error)
+                    time.sleep(AGAIN_S)
+                except Cancelled:
+                    return
+            if self._fetch is not None and self._fetch[1] is fetch:
+                self.fetched = (generation, snapshot)
                 done()
 
         threading.Thread(target=run, name=f"godmw-fetch-{generation}", daemon=True).start()
 
-    def take_fetched(self) -> tuple[int, int, Snapshot] | None:
+    def take_fetched(self) -> tuple[int, Snapshot] | None:
         fetched, self.fetched = self.fetched, None
         return fetched

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
-from godmw.checkpoint.state import Snapshot, StateRegistry, weights_sha256
+from godmw.checkpoint.snapshot import Snapshot
+from godmw.checkpoint.state import StateRegistry, weights_sha256
 from godmw.collectives.reducer import Reducer
 from godmw.data.table import digest_word
 from godmw.errors import GradientMisuse, Refused, UsageError
@@ -220,10 +221,11 @@ class Engine:
 
     # ---- what the control asks ----
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, operation: int) -> Snapshot:
+        self.progress.operations = operation
         return self.registry.collect()
 
-    def apply(self, snapshot: Snapshot) -> None:
+    def apply(self, snapshot: Snapshot) -> int:
         own = self.registry.check(snapshot)[OWN]
         if self._asked_seed is not None and own["seed"] != self._asked_seed:
             raise Refused(
@@ -236,6 +238,7 @@ class Engine:
         self.progress.story.cursor = 0
         self._pending = snapshot
         self.guard.expect_replay()
+        return int(own["operations"])
 
     # ---- data ----
 

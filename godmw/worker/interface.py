@@ -18,7 +18,8 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from godmw.checkpoint.state import Snapshot
+from godmw.checkpoint.snapshot import Snapshot
+from godmw.checkpoint.state import StateRegistry
 
 Kind = Literal["step", "gather", "reduce"]
 
@@ -78,9 +79,14 @@ class Operation(Protocol):
 
     number: int  # committed operations before this one
     shards: int
-    generation: int
-    rank: int
-    world_size: int
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+
     results: list[list[torch.Tensor]]  # set by the finish() that returns True; per bucket, per part; private
 
     def worker(self, rank: int) -> str:
@@ -114,12 +120,18 @@ class Operation(Protocol):
 class Engine(Protocol):
     """What the control asks of the engine, on the main thread, inside its own methods."""
 
-    def snapshot(self) -> Snapshot:
-        """A private copy of the state at the last boundary; the same until the open operation commits."""
+    registry: StateRegistry  # of all that must stay equal
+
+    def snapshot(self, operation: int) -> Snapshot:
+        """A private copy of the state at the last boundary; the same until the open operation commits.
+
+        `operation` is the number of operations committed before that boundary: part of the state.
+        """
         ...
 
-    def apply(self, snapshot: Snapshot) -> None:
+    def apply(self, snapshot: Snapshot) -> int:
         """Take the state of the job: checked whole against this worker's layout before anything is kept.
+        Returns the number of operations committed before it.
 
         The engine writes it into the live objects when the script, run from its top, stands at the
         snapshot's position: what the script does to them on its way there is overwritten. Raises
@@ -131,13 +143,22 @@ class Engine(Protocol):
 class Control(Protocol):
     """A worker's place in the job. Built by `join`; `prepare` is called once, before the first `open`."""
 
-    worker: str
-    incarnation: int
-    run_id: str
-    alone: bool
-    rank: int  # these three are of the last boundary that the main thread has passed
-    world_size: int
-    generation: int
+    @property
+    def worker(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def run_id(self) -> str: ...
+    @property
+    def alone(self) -> bool: ...
+
+    # of the last boundary that the main thread has passed
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
 
     def prepare(self, offer: Offer, engine: Engine) -> None:
         """Bring the offer and wait to be a member with state.

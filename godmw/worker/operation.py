@@ -20,7 +20,6 @@ from godmw.collectives.links import Links
 from godmw.collectives.ring import Ring
 from godmw.collectives.transport import Abandoned, LinkError
 from godmw.errors import InternalError
-from godmw.membership import events as ev
 from godmw.worker import faults
 from godmw.worker.interface import Contribution
 
@@ -45,7 +44,7 @@ class Attempt:
         self.error: BaseException | None = None
 
 
-class Operation:
+class SharedOperation:
     """See ``interface.Operation``.  Main thread, but for ``_reduce`` which runs on the communication
     thread.
     """
@@ -176,8 +175,3 @@ class Operation:
         word = self._whole(attempt)
         if word is not None:
             self._control.commit(attempt, self.number, word)
-
-
-def opened(number: int, shards: int) -> ev.OperationOpened:
-    """The event of a main thread that stands at an operation."""
-    return ev.OperationOpened(number, shards)

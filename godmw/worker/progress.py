@@ -18,6 +18,7 @@ class Progress:
     """Everything is as of the last boundary. `loops`, `steps`, `epochs` and `samples` count over the job."""
 
     seed: int = -1
+    operations: int = 0  # committed before the boundary of a snapshot
     loops: int = 0
     steps: int = 0
     epochs: int = 0
@@ -27,7 +28,6 @@ class Progress:
     sums_words: int = 0  # int64 words kept for each shard's step.sum
     buffers: list[int] = dataclasses.field(default_factory=list)  # the buffers that were seen to change
     order: list[int] = dataclasses.field(default_factory=list)  # of gradients; empty: the reducer's own
-    trainable: list[bool] = dataclasses.field(default_factory=list)
     onces: dict[str, str] = dataclasses.field(default_factory=dict)  # name -> result, base64
     script: dict[str, Any] = dataclasses.field(default_factory=dict)  # job.state
     story: Story = dataclasses.field(default_factory=Story)

@@ -52,7 +52,7 @@ class Surroundings:
         """Nobody welcomed this worker in time."""
         return Unreachable(
             f"no master answered at {self.join.bare()} within {self.patience_s:g} s",
-            hint="is it running? `godmw master` prints the line to paste; or unset GODMW_JOIN to train alone",
+            hint="is it running? `godmw master` prints the line; or unset GODMW_JOIN to train alone",
         )
 
     def own_address(self) -> str:
