@@ -170,7 +170,12 @@ class SharedOperation:
         return word
 
     def _alone(self, attempt: Attempt) -> None:
-        """A generation of one: the contribution is the sum."""
+        """A generation of one: the contribution is the sum, once it is complete and nobody said stop."""
+        with self._control.changed:
+            participant = self._control.participant
+            over = participant.stopped or participant.generation != attempt.generation or participant.todo()
+        if over or attempt.results:
+            return
         attempt.results = [attempt.launched.get_nowait() for _ in range(attempt.count)]
         word = self._whole(attempt)
         if word is not None:
