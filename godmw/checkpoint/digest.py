@@ -2,9 +2,9 @@
 
 It tells states that differ by accident apart: a bit, a lost update, another order. It is no defence against
 somebody who picks the bytes. Long buffers go in blocks of 64 KiB through two sums modulo 2^64: of products
-of keyed halves (NH, from Black et al., UMAC), where two different blocks agree with probability 2^-32, and of
-words times odd keys, where two blocks that differ in one word never agree. BLAKE2b closes them, and is all
-there is for short buffers. It knows bytes, not tensors.
+of keyed halves (NH, from Black et al., UMAC), where two different blocks agree with probability 2^-32, and
+of words times odd keys, where two blocks that differ in one word never agree. BLAKE2b closes them, and is
+all there is for short buffers. It knows bytes, not tensors.
 """
 
 import hashlib

@@ -125,6 +125,17 @@ class StateRegistry:
         elements = sum(t.numel() for t in tensors)
         return sum(t.nbytes for t in tensors) + elements * 4 * VALUES_PER_PARAMETER + SLACK_BYTES
 
+    def accept(self, entries: Sequence[Entry]) -> None:
+        """ValueError unless the tensors of modules among `entries` are those of the modules here."""
+        mine = {row[0]: row for name, module in self.modules() for row in self._module_rows(name, module)}
+        owners = tuple(f"{name}/" for name, _ in self.modules())
+        for entry in entries:
+            row = mine.get(entry.path)
+            if entry.path.startswith(owners) and row is None:
+                raise ValueError(f"{entry.path} is no tensor here")
+            if row is not None and row[1:3] != [entry.dtype, list(entry.shape)]:
+                raise ValueError(f"{entry.path} is {row[1]} {row[2]} here, not {entry.dtype} {entry.shape}")
+
     # ---- out ----
 
     def live(self) -> Snapshot:
