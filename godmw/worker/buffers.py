@@ -38,9 +38,11 @@ class Buffer:
         return tensor
 
     def moved(self) -> bool:
-        """Whether somebody wrote to it since `settle`; never false when somebody did."""
+        """Whether somebody may have written to it since `settle`."""
         tensor = self._owner._buffers[self._key]
-        return tensor is not self._tensor or tensor._version != self._version
+        # torch's kernels for running statistics write without counting a version
+        silent = isinstance(self._owner, nn.modules.batchnorm._NormBase) and self._owner.training
+        return silent or tensor is not self._tensor or tensor._version != self._version
 
     def settle(self) -> None:
         """What it is now is the value of the boundary."""

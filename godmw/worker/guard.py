@@ -63,6 +63,12 @@ class Guard:
         for hook in self._hooks:
             hook.remove()
 
+    def expect_replay(self) -> None:
+        """The script will pass finished loops without a step: schedulers need not warn of that."""
+        for item in self._objects:
+            if isinstance(item, Optimizer):
+                item._opt_called = True  # type: ignore[attr-defined]
+
     def _before_optimizer_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.raise_fault()
         if self.step is not None:
@@ -85,19 +91,29 @@ class Guard:
             )
 
     def _forgotten(self) -> Iterator[Any]:
+        # Only the instances are asked for, by what refers to their class: a list of all objects would hold
+        # tuples that other threads are still building, which breaks them.
+        kinds = [sub for kind in (Optimizer, LRScheduler, torch.amp.GradScaler) for sub in _family(kind)]
+        found = [item for item in gc.get_referrers(*kinds) if issubclass(type(item), tuple(kinds))]
+        strangers = [item for item in found if id(item) not in self._registered]
         optimizers = {id(item) for item in self._objects if isinstance(item, Optimizer)}
-        scheduled = []
-        for item in gc.get_objects():
-            kind = type(item)
-            if id(item) in self._registered:
-                continue
-            if issubclass(kind, Optimizer):
-                groups = getattr(item, "param_groups", [])
-                if any(id(p) in self._parameters for group in groups for p in group["params"]):
-                    optimizers.add(id(item))
-                    yield item
-            elif issubclass(kind, LRScheduler):
-                scheduled.append(item)
-            elif issubclass(kind, torch.amp.GradScaler) and item.is_enabled():
+        for item in strangers:
+            if isinstance(item, Optimizer) and self._uses_model(item):
+                optimizers.add(id(item))
                 yield item
-        yield from (item for item in scheduled if id(getattr(item, "optimizer", None)) in optimizers)
+            elif isinstance(item, torch.amp.GradScaler) and item.is_enabled():
+                yield item
+        for item in strangers:
+            if isinstance(item, LRScheduler) and id(getattr(item, "optimizer", None)) in optimizers:
+                yield item
+
+    def _uses_model(self, optimizer: Optimizer) -> bool:
+        groups = getattr(optimizer, "param_groups", [])
+        return any(id(parameter) in self._parameters for group in groups for parameter in group["params"])
+
+
+def _family(kind: type) -> Iterator[type]:
+    """A class and everything derived from it."""
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from _family(derived)
