@@ -22,9 +22,10 @@ fork = os.fork()
 if fork == 0:
     os.setsid()
     if os.fork() == 0:
-        with open(sys.argv[1] + ".daemon", "w") as file:
+        name = sys.argv[1] + os.environ["GODMW_WORKER"] + ".daemon"
+        with open(name, "w") as file:
             file.write(str(os.getpid()))
-        os.rename(sys.argv[1] + ".daemon", sys.argv[1] + os.environ["GODMW_WORKER"] + ".daemon.pid")
+        os.rename(name, name + ".pid")
         time.sleep(300)
     os._exit(0)
 os.waitpid(fork, 0)
@@ -179,7 +180,7 @@ def test_output_of_the_lowest_worker_passes_and_tee_shows_all(
                 log = tmp_path / "logs" / f"{worker}.log"
                 log.unlink(missing_ok=True)
                 master.launch(worker, slot=slot)
-                wait_until(lambda log=log: log.exists() and log.read_text(), what="the log")
+                wait_until(lambda log=log: log.exists() and log.read_text().endswith("\n"), what="the log")
             for worker in ("w1", "w2"):
                 master.say(msg.Terminate(worker=worker, incarnation=1, signal=9))
             master.finish()

@@ -27,6 +27,7 @@ from godmw.errors import InternalError
 from godmw.worker.agent import kin
 from godmw.worker.agent.environment import LIFELINE, MARK
 
+SWEEPS = 40  # at most, for what hangs in the kernel; usually the second finds nothing
 LAST_WORDS_BYTES = 8 * 1024
 READ_BYTES = 64 * 1024
 PIPE_BYTES = 1024 * 1024  # a child goes on printing while the agent is stopped
@@ -64,6 +65,7 @@ class Children:
         self.mark = mark
         self.processes: dict[int, Process] = {}
         self.signalled: list[int] = []
+        self._sweeping: dict[int, tuple[list[str], int]] = {}
         self._output = output
         self._prctl: Callable[..., int] | None = None
         self._parent = 0
@@ -217,6 +219,7 @@ class Children:
         if self._keeper is not None and self._keeper.poll() is not None:
             self._start_keeper()
         self._reap_adopted()
+        self._sweep()
         return exited
 
     def _reap_adopted(self) -> None:
@@ -255,11 +258,20 @@ class Children:
                 return  # it has just ended: its exit is told by SIGCHLD
 
     def sweep(self, pid: int, marks: Sequence[str]) -> None:
-        """End what a child that has exited left behind: its session, and its descendants wherever they
-        went.
+        """End what a child that has exited left behind: its session, its descendants wherever they went.
+
+        The first time at once, then with every ``reap`` until nothing is found.
         """
-        kin.end([f"{MARK}={self.mark}", *marks], [pid], within_s=0.5)
-        self._tell_keeper("-", pid)
+        self._sweeping[pid] = ([f"{MARK}={self.mark}", *marks], SWEEPS)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        for pid, (marks, times) in list(self._sweeping.items()):
+            if kin.kill(marks, [pid]) and times > 1:
+                self._sweeping[pid] = (marks, times - 1)
+            else:
+                del self._sweeping[pid]
+                self._tell_keeper("-", pid)
 
 
 def _nothing(_signum: int, _frame: FrameType | None) -> None:

@@ -59,16 +59,20 @@ def environment(pid: int) -> set[bytes]:
 def end(marks: Collection[str], sessions: Collection[int], within_s: float = END_WITHIN_S) -> list[int]:
     """Kill all kin until none is found any more; returns those that were left after `within_s`."""
     deadline = time.monotonic() + within_s
-    while True:
-        left = find(marks, sessions)
-        if not left or time.monotonic() > deadline:
-            return left
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                continue
+    while (left := kill(marks, sessions)) and time.monotonic() < deadline:
         time.sleep(PAUSE_S)
+    return left
+
+
+def kill(marks: Collection[str], sessions: Collection[int]) -> list[int]:
+    """Kill the kin that are there now, without waiting; returns them (not what they fork meanwhile)."""
+    found = find(marks, sessions)
+    for pid in found:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            continue  # it has just ended
+    return found
 
 
 def keep(mark: str) -> None:
