@@ -49,6 +49,10 @@ class Snapshot:
         self._digests = None if digests is None else tuple(digests)
         self._lock = threading.Lock()
 
+    def copied(self) -> "Snapshot":
+        """A snapshot of its own tensors, in CPU memory."""
+        return Snapshot(self.meta, self.entries, [_copied(tensor) for tensor in self.tensors])
+
     @property
     def digests(self) -> tuple[bytes, ...]:
         with self._lock:
@@ -69,6 +73,12 @@ def digest_of(meta: bytes, entries: Sequence[Entry], digests: Sequence[bytes]) -
     """The digest of the whole from those of its tensors."""
     rows = [[entry.path, entry.dtype, list(entry.shape)] for entry in entries]
     return join([meta, pack(rows), *digests])
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    if tensor.device.type == "cpu":
+        return tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return tensor.detach().cpu().contiguous()
 
 
 def memory(tensor: Tensor) -> Any:

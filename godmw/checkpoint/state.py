@@ -154,9 +154,7 @@ class StateRegistry:
 
     def collect(self) -> Snapshot:
         """A private copy in CPU memory, whole; by the main thread, at a boundary."""
-        live = self.live()
-        copies = [_copied(tensor) for tensor in live.tensors]
-        return Snapshot(live.meta, live.entries, copies)
+        return self.live().copied()
 
     def digest(self) -> bytes:
         """16 bytes over everything, from the live objects; equal states have equal digests."""
@@ -244,12 +242,6 @@ def _check_module(name: str, module: nn.Module, sent: Any, mask: Any) -> None:
 def _described(row: Sequence[Any]) -> str:
     trainable = {True: " trainable", False: " frozen", None: ""}[row[3] if len(row) > 3 else None]
     return f"{row[1]} {row[2]}{trainable}"
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    if tensor.device.type == "cpu":
-        return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-    return tensor.cpu().contiguous()
 
 
 def weights_sha256(model: nn.Module) -> str:

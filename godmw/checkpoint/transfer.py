@@ -160,7 +160,8 @@ class Fetch:
         stall_s: float = STALL_S,
     ) -> None:
         self._endpoint, self._donors, self._generation = endpoint, tuple(donors), generation
-        self._have, self._limit_bytes, self._accept = have, limit_bytes, accept
+        self._have: Snapshot | None = have
+        self._limit_bytes, self._accept = limit_bytes, accept
         self._probe, self._stall_s = probe, stall_s
         self._known: dict[tuple[Entry, bytes], Tensor] = {}
         self._connection: Connection | None = None
@@ -254,9 +255,11 @@ class Fetch:
         return Snapshot(meta, entries, [self._known[key] for key in keys], digests)
 
     def _know_own(self) -> None:
-        have = self._have
-        own = zip(have.entries, have.digests, have.tensors, strict=True)
-        self._known.update(((entry, tensor_digest), tensor) for entry, tensor_digest, tensor in own)
+        """Copies, because the script may change its tensors before the snapshot is applied."""
+        if self._have is not None:
+            own, self._have = self._have.copied(), None
+            keys = zip(own.entries, own.digests, strict=True)
+            self._known.update(zip(keys, own.tensors, strict=True))
 
     def _head(self, head: dict[str, Any]) -> tuple[bytes, int, int]:
         whole, meta_bytes, row_bytes = head.get("digest"), head.get("meta"), head.get("rows")
