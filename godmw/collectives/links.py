@@ -7,6 +7,7 @@ a generation is used by another, so what a dead one still reads or writes is its
 link is reported once, to the caller.
 """
 
+import atexit
 import logging
 import queue
 import threading
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 WAITING_EVERY_S = 10.0
 STUCK_S = 5.0  # a buried thread that lives longer is named in the log
+EXIT_S = 2.0  # what the end of the process waits for its links at most
 
 Job = Callable[[Ring], None]
 Form = Callable[[Callable[[], bool]], Transport]  # given `cancelled`; raises Abandoned when it says so
@@ -153,49 +155,71 @@ class Links:
 
 
 class _Undertaker:
-    """One thread for the life of the process: ends abandoned generations and reports long waits of live ones."""
+    """One thread for the process: ends abandoned generations, reports long waits of live ones.
+
+    At exit it ends what is left: a thread that comes back from torch into a finalizing interpreter would be
+    unwound through C++ and abort the process.
+    """
 
     TICK_S = 0.25
 
     def __init__(self) -> None:
         self._alive: set[Links] = set()
-        self._dead: queue.SimpleQueue[Links] = queue.SimpleQueue()
+        self._unburied: dict[Links, float] = {}  # and since when
+        self._wake = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._exiting = False
 
     def watch(self, links: Links) -> None:
         with self._lock:
             self._alive.add(links)
-            if self._thread is None or not self._thread.is_alive():
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="godmw-undertaker", daemon=True)
                 self._thread.start()
+                atexit.register(self._at_exit)
 
     def bury(self, links: Links) -> None:
-        self._dead.put(links)
+        with self._lock:
+            self._alive.discard(links)
+            self._unburied[links] = time.monotonic()
+        self._wake.set()
 
     def _run(self) -> None:
-        unburied: list[tuple[Links, float]] = []
         while True:
-            try:
-                links = self._dead.get(timeout=0.02 if unburied else self.TICK_S)
-                unburied.append((links, time.monotonic()))
-                with self._lock:
-                    self._alive.discard(links)
-            except queue.Empty:
-                pass
-            now_s = time.monotonic()
             with self._lock:
-                alive = list(self._alive)
+                alive, unburied = list(self._alive), list(self._unburied.items())
+                if self._exiting and not unburied:
+                    return
+            for links, since_s in unburied:
+                self._end(links, since_s)
             for links in alive:
-                links._look(now_s)
-            unburied = [(links, since_s) for links, since_s in unburied if not self._end(links, since_s)]
-            links = alive = None  # type: ignore[assignment]  # nothing kept while it waits
+                links._look(time.monotonic())
+            alive.clear()
+            unburied.clear()
+            links = None  # type: ignore[assignment]  # nothing is kept while it waits
+            with self._lock:
+                tick_s = 0.02 if self._unburied else self.TICK_S
+            self._wake.wait(tick_s)
+            self._wake.clear()
 
-    def _end(self, links: Links, since_s: float) -> bool:
-        ended = links._close()
-        if not ended and time.monotonic() - since_s > STUCK_S:
+    def _end(self, links: Links, since_s: float) -> None:
+        if links._close():
+            with self._lock:
+                self._unburied.pop(links, None)
+        elif time.monotonic() - since_s > STUCK_S:
             log.warning("the links of abandoned generation %d do not end", links.generation)
-        return ended
+            with self._lock:
+                self._unburied[links] = time.monotonic()
+
+    def _at_exit(self) -> None:
+        with self._lock:
+            alive, thread, self._exiting = list(self._alive), self._thread, True
+        for links in alive:
+            links.abandon()
+        self._wake.set()
+        if thread is not None:
+            thread.join(EXIT_S)
 
 
 _undertaker = _Undertaker()

@@ -69,7 +69,7 @@ class Packed:
         self.packing = packing
         self.buffer = allocate(packing.length)
         self.parts = packing.views(self.buffer)
-        ends = [*packing.offsets[1:], packing.length]
+        ends = [*packing.offsets, packing.length][1:]
         for part, offset, end in zip(self.parts, packing.offsets, ends, strict=True):
             self.buffer[offset + part.nbytes : end].zero_()  # the gaps travel too: nobody's memory leaks
         self.exchanges: list[Any] | None = None  # what the ring prepared for this buffer

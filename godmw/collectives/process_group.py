@@ -7,6 +7,7 @@ closes every socket of its group and fails every wait on it: `abort` makes one t
 The NCCL transport is written with care and has not been run.
 """
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from godmw.collectives.transport import Abandoned, LinkError, Parcel, Transport,
 FOREVER = timedelta(days=30)  # a data-plane wait ends by a socket's error or by abort, never by a timer
 AT_ONCE = timedelta(milliseconds=1)
 CONNECT_FACTOR = 5  # gloo waits five times its group's timeout for a connection
-MAX_TAG = (1 << 31) - 1
+LAST_TAG = (1 << 31) - 1
 
 
 class KeyStore(dist.Store):
@@ -51,7 +52,7 @@ class KeyStore(dist.Store):
 
 
 class _GlooWork:
-    """Receives first: when they are in, the sends of the same exchange usually are out."""
+    """What an exchange still waits for: (torch's work, peer), receives first."""
 
     __slots__ = ("_links", "_pending", "_stage")
 
@@ -70,7 +71,12 @@ class _GlooWork:
 
 
 class GlooTransport:
-    """Point-to-point over one gloo group: the sources and targets of an exchange go to the sockets as they are."""
+    """Point-to-point over one gloo group: sources and targets of an exchange go to the sockets as they are.
+
+    Sends are posted before receives, so that it is gloo's loop that writes, when the peer's receive is known.
+    The other way round this thread writes under a lock that the loop spins on, and on few cores the spinning
+    keeps it from running until the scheduler's next tick: 4 ms in place of 0.1.
+    """
 
     kind = "gloo"
 
@@ -84,29 +90,30 @@ class GlooTransport:
         self._linked: list[int] = []
         self._tag = 0
         self._store = store
-        self._group = dist.ProcessGroupGloo(store, rank, world_size, options)
+        self._group: Any = dist.ProcessGroupGloo(store, rank, world_size, options)
 
     def begin(self) -> None:
         pass
 
     def exchange(self, sends: Sequence[Parcel], receives: Sequence[Parcel], stage: str) -> Work:
-        group, tag = self._group, self._tag % MAX_TAG
+        group, tag = self._group, self._tag % LAST_TAG
         if self.aborted or group is None:
             raise Abandoned
         self._tag += 1
+        out: list[tuple[Any, int]] = []
         pending: list[tuple[Any, int]] = []
         peer = self.rank
         try:
+            for tensor, peer in sends:
+                out.append((group.send([tensor], peer, tag), peer))
+                self._link(peer)
+                self.sent_bytes += tensor.nbytes
             for tensor, peer in receives:
                 pending.append((group.recv([tensor], peer, tag), peer))
                 self._link(peer)
-            for tensor, peer in sends:
-                pending.append((group.send([tensor], peer, tag), peer))
-                self._link(peer)
-                self.sent_bytes += tensor.nbytes
         except RuntimeError as error:
             raise self.failure(peer, stage, error) from None
-        return _GlooWork(self, pending, stage)
+        return _GlooWork(self, pending + out, stage)
 
     def _link(self, peer: int) -> None:
         if peer not in self._linked:  # a call that has returned has connected
@@ -121,11 +128,9 @@ class GlooTransport:
     def abort(self) -> None:
         self.aborted = True
         group = self._group
-        for peer in self._linked[:1]:  # a peer never linked is waited for by attempt_s at most
-            try:
-                group.recv([torch.empty(1, dtype=torch.uint8)], peer, MAX_TAG).wait(AT_ONCE)
-            except RuntimeError:
-                pass  # as meant: every socket of the group is closed now
+        if group is not None and self._linked:  # a link still being made is waited for by attempt_s at most
+            with contextlib.suppress(RuntimeError):  # as meant: every socket of the group is closed then
+                group.recv([torch.empty(1, dtype=torch.uint8)], self._linked[0], LAST_TAG).wait(AT_ONCE)
 
     def close(self) -> None:
         self.aborted = True
@@ -175,7 +180,7 @@ class NcclTransport:
         self._stream = torch.cuda.Stream(self._device)
         self._lock = threading.Lock()
         self._store = store
-        self._group = dist.ProcessGroupNCCL(store, rank, world_size, options)
+        self._group: Any = dist.ProcessGroupNCCL(store, rank, world_size, options)
 
     def begin(self) -> None:
         torch.cuda.set_device(self._device)

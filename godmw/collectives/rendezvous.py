@@ -26,6 +26,7 @@ MAX_VALUE_BYTES = 64 << 10
 POLL_S = 0.05  # how often a wait looks whether it was cancelled
 
 Member = tuple[str, str]  # worker id, address of its endpoint
+Claim = tuple[int, str]  # the rank and the worker id that a message says it comes from
 
 
 class Cancelled(Exception):
@@ -47,8 +48,8 @@ class Missing(Exception):
 class _Post:
     """What one member has pushed in its newest attempt at a generation."""
 
-    def __init__(self, attempt: int, rank: int) -> None:
-        self.attempt, self.rank = attempt, rank
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
         self.keys: dict[str, bytes] = {}
 
 
@@ -58,7 +59,7 @@ class Rendezvous:
     def __init__(self, endpoint: Endpoint, worker: str) -> None:
         self.endpoint, self.worker = endpoint, worker
         self.changed = threading.Condition()
-        self._posts: dict[int, dict[str, _Post]] = {}
+        self._posts: dict[int, dict[Claim, _Post]] = {}
         self._floor = 0
         endpoint.hear(KIND, self._hear)
 
@@ -70,39 +71,38 @@ class Rendezvous:
                 del self._posts[old]
         return Meeting(self, generation, rank, members)
 
-    def heard(self, generation: int) -> dict[str, _Post]:
-        """By worker, under `changed`."""
+    def heard(self, generation: int) -> dict[Claim, _Post]:
+        """What has come for a generation; to be read under `changed`."""
         return self._posts.get(generation, {})
 
-    def _hear(self, message: dict[str, Any]) -> None:
-        fields = (
-            *(message.get(name) for name in ("generation", "attempt", "rank")),
-            *(message.get(name) for name in ("worker", "to", "key", "value")),
-        )
-        if [type(field) for field in fields] != [int, int, int, str, str, str, bytes]:
+    def _hear(self, message: Any) -> None:
+        generation, attempt, rank = (message.get(name) for name in ("generation", "attempt", "rank"))
+        worker, to, key, value = (message.get(name) for name in ("worker", "to", "key", "value"))
+        numbers = all(type(number) is int for number in (generation, attempt, rank))
+        texts = all(type(text) is str for text in (worker, to, key))
+        if not (numbers and texts and type(value) is bytes):
             raise PeerError("a rendezvous message with a field missing or of the wrong type")
-        generation, attempt, rank, worker, to, key, value = fields
         if not (0 <= rank < MAX_RANK and attempt >= 1 and len(value) <= MAX_VALUE_BYTES):
             raise PeerError("a rendezvous message out of bounds")
         if to != self.worker:
             log.warning("a rendezvous message for %r from %r reached %r: ignored", to, worker, self.worker)
             return
         with self.changed:
-            if generation < self._floor:
-                return
-            posts = self._posts.setdefault(generation, {})
-            post = posts.get(worker)
-            if post is None or attempt > post.attempt:
-                if post is None and len(posts) >= MAX_RANK:
-                    return
-                post = posts[worker] = _Post(attempt, rank)
-            elif attempt < post.attempt:
-                return
-            if len(post.keys) < MAX_KEYS:
-                post.keys[key] = value
-            while len(self._posts) > MAX_GENERATIONS:
-                del self._posts[max(self._posts)]
-            self.changed.notify_all()
+            if generation >= self._floor:
+                self._keep(generation, attempt, (rank, worker), key, value)
+                self.changed.notify_all()
+
+    def _keep(self, generation: int, attempt: int, claim: Claim, key: str, value: bytes) -> None:
+        posts = self._posts.setdefault(generation, {})
+        post = posts.get(claim)
+        if post is None and len(posts) >= MAX_RANK:
+            return
+        if post is None or attempt > post.attempt:
+            post = posts[claim] = _Post(attempt)
+        if attempt == post.attempt and len(post.keys) < MAX_KEYS:
+            post.keys[key] = value
+        while len(self._posts) > MAX_GENERATIONS:
+            del self._posts[max(self._posts)]
 
 
 class Meeting:
@@ -182,8 +182,8 @@ class Meeting:
     def _posts(self) -> dict[int, _Post]:
         """Posts by the members of the plan, by rank; one that claims another rank than the plan is not."""
         heard = self._hub.heard(self.generation)
-        found = [(rank, heard.get(worker)) for rank, (worker, _) in enumerate(self.members)]
-        return {rank: post for rank, post in found if post and post.rank == rank != self.rank}
+        found = [(rank, heard.get((rank, worker))) for rank, (worker, _) in enumerate(self.members)]
+        return {rank: post for rank, post in found if post is not None and rank != self.rank}
 
     def _newest(self) -> int:
         return max((post.attempt for post in self._posts().values()), default=0)

@@ -18,8 +18,8 @@ from godmw.collectives.packing import Packed, Packing, Results, shape_of
 from godmw.collectives.schedule import Exchange, Range, dissemination, ring
 from godmw.collectives.transport import Abandoned, Parcel, Transport, Work
 
-SEGMENT_BYTES = 1 << 20
-WHOLE_BYTES = 64 << 10  # two ranks swap whole buffers up to here: the same bytes, one round less
+SEGMENT_BYTES = 2 << 20
+WHOLE_BYTES = 256 << 10  # two ranks swap whole buffers up to here: the same bytes, one round less
 IN_FLIGHT = 4  # exchanges posted ahead of the one waited for
 
 Waiting = tuple[int, str, float]  # rank, stage, monotonic seconds since when
@@ -44,7 +44,7 @@ class _Prepared:
 
 
 class Ring:
-    """The operations of one generation. Without a transport the generation has one member."""
+    """The operations of one generation; one of a single member needs no transport."""
 
     def __init__(
         self,
@@ -72,17 +72,18 @@ class Ring:
         best a bucket of `Links.results`: then the sum is built in place there. Raises LinkError, Abandoned.
         """
         self._check()
-        if self.transport is None:
+        if self.transport is None or self.world_size == 1:
             for source, target in zip(parts, out, strict=True):
                 target.copy_(source)
             return
         self.transport.begin()
-        packed = self._results.packed(out) or self._own(parts, "sum")
+        built_in_place = self._results.packed(out)
+        packed = built_in_place or self._own(parts, "sum")
         if self.world_size == 2 and packed.packing.length <= WHOLE_BYTES:
             self._swap(parts, packed)
         else:
             self._go_round(parts, packed)
-        if packed.parts[0].data_ptr() != out[0].data_ptr():
+        if not built_in_place:
             for source, target in zip(packed.parts, out, strict=True):
                 target.copy_(source)
         self._check()
