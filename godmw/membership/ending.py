@@ -126,7 +126,7 @@ def seen_out(job: JobState, worker: Worker) -> None:
 
 def try_over(job: JobState) -> None:
     """When everybody has confirmed or is gone, the run directory is finished."""
-    if job.finish is None or job.over:
+    if job.finish is None or job.over or job.hearing is not None:
         return
     members = [worker for worker in job.roster.alive() if worker.joined or worker.agent]
     waiting = [worker for worker in members if not worker.confirmed and not _unreachable(job, worker)]

@@ -51,6 +51,8 @@ def restore(job: JobState, records: Sequence[rec.JournalRecord]) -> None:
     _rebase(job, formed)
     job.last_abort = last_abort
     job.hearing = Hearing(job.now_s + job.settings.lease_s)
+    if job.finish is not None:
+        job.move(JobPhase(job.finish.outcome.upper()), job.finish.reason)
 
 
 def _seen(job: JobState, item: rec.WorkerSeen) -> None:
@@ -97,9 +99,10 @@ def settle(job: JobState) -> None:
     if hearing is None:
         return
     late = job.now_s >= hearing.until_s
-    if job.finish is not None:
-        job.hearing = None
-        ending.tell_finish(job)
+    if job.finish is not None:  # the job has ended: this term only says so, to all that may still live
+        if late or all(worker.joined for worker in job.roster.alive()):
+            job.hearing = None
+            ending.tell_finish(job)
         return
     heard = all(worker.joined or worker.gone for worker in job.roster.get(job.base_keys()))
     if not job.current:

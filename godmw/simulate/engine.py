@@ -81,24 +81,24 @@ class Engine:
         worker = self.worker
         if self._fetching != generation or self.participant.abort > generation or not donors:
             return
-        answered = False
+        settled = False  # by an answer, or by going on to the next donor
 
         def next_donor() -> None:
-            if not answered:
+            nonlocal settled
+            if not settled:
+                settled = True
                 self._ask(generation, donors, at + 1)
 
         def done(kept: Kept | None) -> None:
-            nonlocal answered
-            if answered or self._fetching != generation:
+            nonlocal settled
+            if settled or self._fetching != generation:
                 return
             if kept is None:
                 worker.later(0.05, next_donor)
                 return
-            answered = True
-            worker.later(
-                worker.world.random.uniform(*worker.world.script.transfer_s),
-                lambda: self._apply(generation, kept),
-            )
+            settled = True
+            transfer_s = worker.world.random.uniform(*worker.world.script.transfer_s)
+            worker.later(transfer_s, lambda: self._apply(generation, kept))
 
         worker.world.fabric.ask_state(worker, donors[at % len(donors)][1], generation, done)
         worker.later(DONOR_PATIENCE_S, next_donor)

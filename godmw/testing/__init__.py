@@ -1,7 +1,8 @@
-"""What users' tests import: `Cluster`, a job under a virtual clock, and `RawPeer`, bytes against a real master.
+"""What users' tests import: `Cluster`, a job under a virtual clock, and `RawPeer`, bytes against a real
+master.
 
-The pytest fixture is in `godmw.testing.plugin`. Both names are found on first use: `RawPeer` needs ZeroMQ, and a
-training script that only wants `godmw.testing.faults` pays for neither.
+The pytest fixture is in `godmw.testing.plugin`. Both names are found on first use: `RawPeer` needs ZeroMQ,
+and a training script that only wants `godmw.testing.faults` pays for neither.
 """
 
 from importlib import import_module
