@@ -12,7 +12,7 @@ import godmw
 from godmw import errors
 from godmw.cli.main import VERBS
 
-PUBLIC = ["__version__", "connect", "device", "join", "start"]
+PUBLIC = ["__version__", "DistributedTrainingManager", "connect", "device", "join", "start"]
 
 EXIT_CODES = {
     "OK": 0,
@@ -41,6 +41,7 @@ ERRORS = {
 
 # verb -> its options and, in capitals, its arguments
 OPTIONS = {
+    "demo": ["--run-dir", "--json"],
     "master": [
         *("--listen", "--run-dir", "--min", "--max", "--lease", "--start-timeout"),
         *("--stall-timeout", "--restarts", "--json"),

@@ -20,6 +20,7 @@ from godmw.errors import ExitCode, GodmwError, InternalError, UsageError
 
 # verb -> its line in `godmw --help`; the module is godmw.cli.<verb>
 VERBS = {
+    "demo": "A small real training that loses workers and gets them back.",
     "master": "The process that decides who is in a job; prints the line that starts its workers.",
     "status": "Where a job stands.",
     "events": "What happened to a job.",

@@ -1,13 +1,16 @@
-"""The demo: a real small training that loses a worker, freezes another, gets both back, and grows by one.
+"""The demo: a real small training that loses a worker, freezes another, gets both back, and grows by
+one.
 
-A user of the handle and nothing more: it starts the job, does to its workers what a bad day does, and tells what
-happened from the job's own files.  The training itself is ``train_digits.py`` beside this file.
+A user of the handle and nothing more: it starts the job, does to its workers what a bad day does, and
+tells what happened from the job's own files.  The training itself is ``train_digits.py`` beside this
+file.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -18,6 +21,7 @@ from godmw.client.launch import start
 from godmw.data.audit import AuditReport, audit
 
 SCRIPT = Path(__file__).with_name("train_digits.py")
+EPOCHS = "20"
 WAIT_S = 60.0
 Tell = Callable[[str], None]
 
@@ -36,11 +40,14 @@ class Outcome:
         return self.summary.get("outcome") == "finished" and self.audit.clean and self.digests == 1
 
 
-def play(run_dir: Path | None, tell: Tell) -> Outcome:
-    """Train, kill, freeze, scale, finish.  Raises GodmwError or TimeoutError when the job does not get there."""
+def play(run_dir: Path, tell: Tell) -> Outcome:
+    """Train, kill, freeze, scale, finish.  Raises GodmwError or TimeoutError when the job does not get
+    there.
+    """
     tell("training handwritten digits with 3 workers")
-    with start(SCRIPT, workers=3, run_dir=run_dir) as run:
-        tell(f"run directory: {run.path}")
+    enough = run_dir / "enough"
+    with start(SCRIPT, EPOCHS, str(enough), workers=3, run_dir=run_dir) as run:
+        tell(f"run directory: {run_dir}")
         seen = run.wait(step=15, workers=3, timeout_s=WAIT_S)
         victim = _member(seen, rank=1)
         tell(f"step {seen['step']}: SIGKILL to {victim['id']} (pid {victim['pid']})")
@@ -57,13 +64,13 @@ def play(run_dir: Path | None, tell: Tell) -> Outcome:
         run.scale(4)
         seen = run.wait(workers=4, timeout_s=WAIT_S)
         tell(f"step {seen['step']}: a fourth worker has joined")
+        enough.touch()
         summary = run.result(timeout_s=2 * WAIT_S)
-        assert run.path is not None
         return Outcome(
             summary=summary,
-            audit=audit(run.path / "ledger"),
+            audit=audit(run_dir / "ledger"),
             digests=_digests(run.events()),
-            accuracy=float(summary.get("logged", {}).get("accuracy", 0.0)),
+            accuracy=_accuracy(run_dir / "logs" / "run.log"),
         )
 
 
@@ -81,6 +88,12 @@ def _until_replaced(run: Any, old: dict[str, Any], size: int) -> None:
             return
         time.sleep(0.05)
     raise TimeoutError(f"{old['id']} was not replaced within {WAIT_S:.0f} s")
+
+
+def _accuracy(output: Path) -> float:
+    """What the leader printed at its end."""
+    said = re.findall(r"held-out digits: ([0-9.]+)", output.read_text(encoding="utf-8", errors="replace"))
+    return float(said[-1]) if said else 0.0
 
 
 def _digests(events: Iterable[dict[str, Any]]) -> int:

@@ -82,7 +82,7 @@ def decide(job: JobState) -> bool:
     survivors = {key: answer for key, answer in stateful.items() if key in entered}
     joiners: list[Worker] = []
     if len(survivors) < job.minimum:
-        joiners = job.standby()[: max(0, (job.maximum or job.minimum) - len(survivors))]
+        joiners = job.standby()[: max(0, job.limit() - len(survivors))]
         if len(survivors) + len(joiners) < job.minimum:
             return _hold(job, f"{len(survivors) + len(joiners)} workers, {job.minimum} are the least")
     _make_unplanned(job, current, survivors, joiners)
@@ -231,7 +231,7 @@ def log_plan(job: JobState, plan: rec.PlanMade, verdict: str) -> None:
 
 def first_generation(job: JobState) -> None:
     """Make the first generation of the workers that are prepared: the leader's state is everybody's."""
-    workers = job.standby()[: job.maximum or None]
+    workers = job.standby()[: job.limit()]
     plan = rec.PlanMade(
         number=job.number(),
         planned=False,
@@ -258,9 +258,7 @@ def plan_change(job: JobState) -> None:
     if all(worker.ended for worker in members):
         return
     stay = [worker for worker in members if not worker.draining]
-    room = (job.maximum or len(stay)) - len(stay)
-    wanted = job.target - len(stay)
-    joiners = job.standby()[: max(0, min(room, wanted))]
+    joiners = job.standby()[: max(0, min(job.target, job.limit()) - len(stay))]
     if (not joiners and len(stay) == len(members)) or not stay + joiners:
         return
     workers = [*stay, *joiners]
@@ -289,6 +287,8 @@ def announce(job: JobState, plan: rec.PlanMade) -> None:
     job.plans[plan.number] = job.past[plan.number] = plan
     old = set(job.current_keys())
     joiners = {key for key in job.member_keys(plan) if key not in old}
+    for worker in job.roster.get(old - set(job.member_keys(plan))):
+        worker.draining = worker.excused = True  # a restarted master has it from the plan alone
     job.pending = Pending(plan, joiners)
     job.formed_by[plan.number] = set()
     for worker in job.roster.get(sorted(joiners)):

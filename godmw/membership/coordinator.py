@@ -260,6 +260,9 @@ class Coordinator:
             ):
                 worker = job.roster.add(Worker(header.sender, header.incarnation, agent=message.agent))
             return worker
+        again = job.roster.by_hand(message.host, message.pid, message.address)
+        if again is not None:  # it says Join until it has been named
+            return again
         worker = job.roster.add(Worker(job.roster.new_worker_id(), 1))
         crew.set_target(job, max(job.target, len(job.roster.alive())), f"{worker.id} came by itself")
         return worker
@@ -281,7 +284,7 @@ class Coordinator:
                 message.detail,
             )
             job.record(job.offer)
-            if not job.maximum:
+            if not job.maximum and message.shards:
                 job.maximum = max(message.shards, job.target)
                 crew.journal_job(job)
         difference = _difference(job.offer, message)

@@ -127,6 +127,10 @@ class JobState:
 
     # ------------------------------------------------------------------ questions
 
+    def limit(self) -> int:
+        """The most members a generation may have."""
+        return self.maximum or msg.MAX_WORKERS
+
     def number(self) -> int:
         """The next number of the one sequence that orders plans and Aborts."""
         self.top += 1

@@ -111,6 +111,12 @@ class Roster:
         """The newest incarnation of a worker id."""
         return self.workers.get((worker_id, self.latest.get(worker_id, 0)))
 
+    def by_hand(self, host: str, pid: int, address: str) -> Worker | None:
+        """The living worker without an agent that is this process."""
+        place = (host, pid, address)
+        alive = (worker for worker in self.alive() if worker.joined and not worker.agent)
+        return next((w for w in alive if (w.host, w.pid, w.address) == place), None)
+
     def of_peer(self, peer: str) -> Worker | None:
         key = self.peers.get(peer)
         return self.workers.get(key) if isinstance(key, tuple) else None

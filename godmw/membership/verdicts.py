@@ -219,7 +219,8 @@ def child_exited(job: JobState, message: msg.ChildExited) -> None:
         worker.track.move(WorkerState.LEFT, how)
         ending.seen_out(job, worker)
         return
-    if worker.draining and worker.key not in job.chain_keys():
+    by_itself = not message.signal and not message.code
+    if (worker.draining or (by_itself and worker.generation)) and worker.key not in job.chain_keys():
         left(job, worker, "drained")
         return
     if not message.signal and ending.script_failed(job, worker, message.code, message.last_words):

@@ -20,7 +20,7 @@ from godmw.client.rundir import RunDir
 from godmw.config import JoinAddress, read_join_file
 from godmw.data.loader import Source, start_fork_server, take_over
 from godmw.errors import UsageError
-from godmw.worker import endings, operations, passes
+from godmw.worker import endings, lifeline, operations, passes
 from godmw.worker.alone import AloneControl
 from godmw.worker.engine import OWN, Engine
 from godmw.worker.interface import Control
@@ -68,6 +68,8 @@ def join(*objects: Any, seed: int | None = None, **named: Any) -> Job:
     if _current is not None:
         _current.close()
     address = _address(os.environ)
+    if _current is None and (descriptor := os.environ.get("GODMW_LIFELINE", "")).isdigit():
+        lifeline.hold(int(descriptor))
     server = start_fork_server() if address is not None else None  # before any socket exists
     engine = Engine(
         objects,

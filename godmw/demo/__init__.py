@@ -1,0 +1,1 @@
+"""`godmw demo`: a small real training, what happens to it, and what it shows."""
