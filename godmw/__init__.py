@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from godmw.client.handle import connect as connect
     from godmw.client.launch import start as start
+    from godmw.frontends.pytorch import DistributedTrainingManager as DistributedTrainingManager
     from godmw.worker.job import device as device
     from godmw.worker.job import join as join
 
@@ -17,6 +18,7 @@ __version__ = "0.1.0"
 
 # public name -> module that defines it
 _PUBLIC = {
+    "DistributedTrainingManager": "godmw.frontends.pytorch",
     "connect": "godmw.client.handle",
     "device": "godmw.worker.job",
     "join": "godmw.worker.job",

@@ -81,6 +81,7 @@ class Control:
                 if self._clock.now_s() > deadline_s:
                     raise self.surroundings.unreachable()
                 self.wait(WAIT_S)
+            self._plane.name(self.worker)
 
     @property
     def worker(self) -> str:

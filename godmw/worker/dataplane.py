@@ -53,6 +53,10 @@ class DataPlane:
         """``host:port`` for the plans."""
         return self._endpoint.address
 
+    def name(self, worker: str) -> None:
+        """The master has named this worker, if nobody had: so its peers call it."""
+        self._rendezvous.worker = worker
+
     def _reach(self, point: str) -> None:
         faults.reach(point, self._step())
 

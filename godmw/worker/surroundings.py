@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from types import FrameType
 
 from godmw.config import JoinAddress
-from godmw.errors import Unreachable
+from godmw.errors import Unreachable, UsageError
 
 PATIENCE_S = 20.0
+BACKENDS = ("gloo", "nccl")
 _LIBRARIES = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))), sysconfig.get_paths()["purelib"])
 
 
@@ -46,6 +47,7 @@ class Surroundings:
             agent=environment.get("GODMW_AGENT", ""),
             host=socket.gethostname()[:64],
             run_id=os.path.basename(environment.get("GODMW_RUN_DIR", "").rstrip("/")),
+            backend=_backend(environment.get("GODMW_BACKEND") or "gloo"),
         )
 
     def unreachable(self) -> Unreachable:
@@ -69,6 +71,12 @@ class Surroundings:
                 f"this host has no route to {self.join.bare()}: {error.strerror or error}",
                 hint="check the host name in GODMW_JOIN",
             ) from error
+
+
+def _backend(name: str) -> str:
+    if name not in BACKENDS:
+        raise UsageError(f"GODMW_BACKEND={name}: one of {', '.join(BACKENDS)} was expected")
+    return name
 
 
 def main_thread_at(thread: threading.Thread) -> str:
