@@ -32,7 +32,7 @@ class AdminError(Exception):
 def answer(job: JobState, peer: str, request: int, message: Any) -> None:
     """Carry out one request and answer it."""
     try:
-        if job.finish is not None and not isinstance(message, (msg.Status, msg.Subscribe, msg.Stop)):
+        if job.finish is not None and not isinstance(message, (msg.Status, msg.Stop)):
             raise AdminError(
                 f"the job has ended: {job.finish.outcome}", "`godmw status` shows its final state"
             )
@@ -45,11 +45,6 @@ def answer(job: JobState, peer: str, request: int, message: Any) -> None:
 
 def _status(job: JobState, peer: str, message: msg.Status) -> dict[str, Any]:
     return view(job)
-
-
-def _subscribe(job: JobState, peer: str, message: msg.Subscribe) -> dict[str, Any]:
-    job.subscribers.add(peer)
-    return {"subscribed": True}
 
 
 def _scale(job: JobState, peer: str, message: msg.Scale) -> dict[str, Any]:
@@ -136,7 +131,6 @@ def _stop(job: JobState, peer: str, message: msg.Stop) -> dict[str, Any]:
 
 _HANDLERS: dict[type, Callable[[JobState, str, Any], dict[str, Any]]] = {
     msg.Status: _status,
-    msg.Subscribe: _subscribe,
     msg.Scale: _scale,
     msg.Drain: _drain,
     msg.Evict: _evict,

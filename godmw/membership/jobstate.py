@@ -94,7 +94,6 @@ class JobState:
         self.excused: dict[Key, bool] = {}
         self.broken: dict[tuple[str, str], float] = {}
         self.link_deadline_s: float | None = None
-        self.subscribers: set[str] = set()
         self.vanished: list[Key] = []  # children that a returning agent does not run any more
 
     # ------------------------------------------------------------------ speaking

@@ -192,7 +192,6 @@ def peer_gone(job: JobState, peer: str) -> None:
         return
     gone = job.roster.of_peer(peer)
     if gone is None:
-        job.subscribers.discard(peer)
         return
     job.roster.peers.pop(peer, None)
     gone.peer = ""
