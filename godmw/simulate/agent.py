@@ -22,6 +22,7 @@ LAUNCH_S = 0.02
 REAP_S = 0.003  # a child's death is known
 ORPHANS_END_S = 0.05
 RECONNECT_S = 0.1
+FINISH_GRACE_S = 3.0  # after Finish its children end by themselves, or are ended
 
 
 class SimAgent:
@@ -154,6 +155,7 @@ class SimAgent:
                     child.end(0, signal)
             case msg.Finish():
                 self._finish = message
+                self.later(FINISH_GRACE_S, self._clear)
                 self._maybe_leave()
             case msg.Refused(code=code):
                 self._end(code)
@@ -183,6 +185,10 @@ class SimAgent:
         if self.term:
             self._send(exited)
         self._maybe_leave()
+
+    def _clear(self) -> None:
+        for child in list(self.children.values()):
+            child.end(0, 9)
 
     def _maybe_leave(self) -> None:
         if self._finish is not None and not self.children:

@@ -58,6 +58,10 @@ class Connection:
 
         world.network.send("master", self.owner, "control", arrive)
 
+    def lost(self) -> None:
+        """The client sees that the master is gone."""
+        self.on_gone()
+
     def close(self) -> None:
         """The client is gone; the master sees it after what was said before."""
         self._carry(lambda: self.master.gone(self))
@@ -86,6 +90,7 @@ class SimMaster:
         self._away_s = 0.0
         self._froze_s = 0.0
         self._backlog: list[Callable[[], None]] = []
+        self._knocking: list[tuple[str, Callable[[], None]]] = []  # not accepted yet
         self._count = 0
         self._sequence = 0
 
@@ -128,10 +133,13 @@ class SimMaster:
         self.world.note("MASTER", "dies")
         network = self.world.network
         network.forget("master")
+        knocking, self._knocking = self._knocking, []
+        for owner, refused in knocking:
+            network.send("master", owner, "dial", refused)
         connections, self.connections = self.connections, {}
         for connection in connections.values():
             connection.open = False
-            network.send("master", connection.owner, "control", connection.on_gone)
+            network.send("master", connection.owner, "control", connection.lost)
 
     def freeze(self) -> None:
         if self.up and not self.frozen:
@@ -171,11 +179,13 @@ class SimMaster:
             if not self.up:
                 network.send("master", owner, "dial", refused)
                 return
+            self._knocking.append((owner, refused))
             self._run(accept)
 
         def accept() -> None:
+            self._knocking.remove((owner, refused))
             self._count += 1
-            connection = Connection(self, f"{owner}.{self._count}", owner)
+            connection = Connection(self, f"{owner}.{self._count}", owner, on_gone=refused)
             self.connections[connection.peer] = connection
             network.send("master", owner, "control", lambda: connected(connection))
 
