@@ -50,7 +50,8 @@ class Reducer:
         self._stamp = [0] * len(self.parameters)
         self._pass = 0
         self._observed: list[int] = []
-        self.redo = self.broken = False
+        self.redo = self.broken = self._keeping = False
+        self.kept: dict[int, Tensor] = {}  # parameter -> its gradient, set aside
         self._build()
 
     # ---- layout ----
@@ -144,19 +145,29 @@ class Reducer:
             self._open = False
             self._build()
         self._memory.reset()
+        self.kept = {}
         self._next = 0
         self.redo = self.broken = False
         self._open = True
 
     def backward(
-        self, loss: Tensor, weight: float = 1.0, launch: Launch | None = None, **options: Any
+        self,
+        loss: Tensor,
+        weight: float = 1.0,
+        launch: Launch | None = None,
+        *,
+        keep: bool = False,
+        **options: Any,
     ) -> None:
         """Run autograd from `loss` and add weight * gradient; `options` go to `loss.backward`.
 
         With `launch`, buckets that are complete leave in order while backward runs: give it only for the
-        last backward of an assignment. An exception of the user's graph passes through.
+        last backward of an assignment. With `keep`, for a batch that is the whole operation of a lone
+        member, gradients are set aside as they are, in `kept`, until somebody asks for `parts`; the weight
+        is 1 then. An exception of the user's graph passes through.
         """
         self._enter()
+        self._keeping = keep
         launch = None if self.redo else launch
         self._weight, self._launch, self._packed = weight, launch, False
         self._pass += 1
@@ -166,6 +177,8 @@ class Reducer:
         self._running = True
         try:
             loss.backward(**options)
+            if keep:
+                self._set_aside()
             for number, pending in enumerate(self._pending):
                 if pending:
                     self._pack(number)
@@ -174,8 +187,24 @@ class Reducer:
             self._drop()
             raise
         finally:
-            self._running = False
+            self._running = self._keeping = False
             self._launch = None
+
+    def _set_aside(self) -> None:
+        """Take p.grad away, to where no zero_grad reaches it."""
+        for index, parameter in enumerate(self.parameters):
+            gradient = parameter.grad
+            if gradient is not None:
+                known = self.kept.get(index)
+                self.kept[index] = gradient if known is None else known.add_(gradient)
+                parameter.grad = None
+
+    def _pack_kept(self) -> None:
+        """What was set aside is asked for by others after all."""
+        kept, self.kept = self.kept, {}
+        for number, bucket in enumerate(self._layout.buckets):
+            indices = [piece.index for piece in bucket.pieces if piece.index in kept]
+            self._memory.add(number, indices, [kept[index] for index in indices], 1.0)
 
     def _enter(self) -> None:
         if not self._open:
@@ -211,6 +240,8 @@ class Reducer:
 
     def parts(self, bucket: int) -> list[Tensor]:
         """The bucket's contribution as 1-D tensors, one a dtype: zeros where no gradient was produced."""
+        if self.kept:
+            self._pack_kept()
         return self._memory.parts(bucket)
 
     def touched(self) -> Tensor:
@@ -218,7 +249,8 @@ class Reducer:
         return torch.tensor(self._touched(), dtype=torch.int64)
 
     def _touched(self) -> list[int]:
-        return [int(self._memory.filled(index)) for index in range(len(self.parameters))]
+        filled, kept = self._memory.filled, self.kept
+        return [int(index in kept or filled(index)) for index in range(len(self.parameters))]
 
     def set_grads(
         self, results: Sequence[Sequence[Tensor]], divisor: float = 1.0, touched: Tensor | None = None
@@ -241,6 +273,13 @@ class Reducer:
             for index, view, cast in self._result_views(number, list(parts)):
                 if counts[index] > 0:
                     self.parameters[index].grad = view if cast is None else view.to(cast)
+        self._given, self._open = True, False
+
+    def give_kept(self) -> None:
+        """p.grad = what was set aside: the operation was this one batch and had no other member."""
+        for index, gradient in self.kept.items():
+            self.parameters[index].grad = gradient
+        self.kept = {}
         self._given, self._open = True, False
 
     def _result_views(self, number: int, parts: list[Tensor]) -> list[View]:
@@ -274,6 +313,8 @@ class Reducer:
         if number is None:
             raise self._thawed(index)
         self._observed.append(index)
+        if self._keeping:
+            return
         if self._stamp[index] == self._pass:
             self._accumulated_again(index, number)
             return

@@ -149,7 +149,8 @@ class StepContribution:
         return payloads.from_rows(self.summed["sums"])
 
     def parts(self, bucket: int) -> list[Tensor]:
-        mine = self._reducer.parts(bucket) if bucket < self._reducer.buckets else []
+        reducer, alone = self._reducer, self.operation.world_size == 1
+        mine = reducer.parts(bucket) if bucket < reducer.buckets and not (alone and reducer.kept) else []
         return [*mine, *self._tail()] if bucket == self.last else mine
 
     def _tail(self) -> list[Tensor]:

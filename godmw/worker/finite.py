@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from godmw.collectives.reducer import Reducer
 from godmw.data import table as tables
 from godmw.data.indices import Bounds, Indices
@@ -24,12 +27,17 @@ class NotFinite(JobFailed):
 
 def gradients_finite(reducer: Reducer) -> bool:
     """Whether everything that this worker contributes is finite. One pass over memory."""
-    for bucket in range(reducer.buckets):
-        for part in reducer.parts(bucket):
-            # a sum may overflow where no value is infinite: then every value is asked
-            if part.numel() and not math.isfinite(float(part.sum())) and not bool(part.isfinite().all()):
-                return False
-    return True
+    if reducer.kept:
+        return _finite(list(reducer.kept.values()))
+    return _finite([part for bucket in range(reducer.buckets) for part in reducer.parts(bucket)])
+
+
+def _finite(tensors: list[Tensor]) -> bool:
+    dense = [tensor if tensor.layout == torch.strided else tensor.coalesce().values() for tensor in tensors]
+    with torch.no_grad():
+        # a norm may overflow where no value is infinite: then every value is asked
+        norm = float(torch.nn.utils.get_total_norm(dense)) if dense else 0.0
+        return math.isfinite(norm) or all(bool(tensor.isfinite().all()) for tensor in dense)
 
 
 def first_bad_gradient(reducer: Reducer) -> str:

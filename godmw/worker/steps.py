@@ -133,8 +133,8 @@ class Step:
         current.whole = current.whole and weight > 0
         if math.isfinite(value) and weight:
             launch = self._launch if last and current.early else None
-            scale = 1.0 if current.whole else weight
-            self._engine.reducer.backward(loss, scale, launch, **options)
+            scale, keep = (1.0, self._operation.world_size == 1) if current.whole else (weight, False)
+            self._engine.reducer.backward(loss, scale, None if keep else launch, keep=keep, **options)
         if last:
             current.done = True
             self._contribution.fill(
@@ -288,7 +288,10 @@ class Step:
             raise not_finite(self.index, totals, worker=worker, samples=samples, parameter=parameter)
         self.skipped = not finite or not totals.weight
         gradients = contribution.gradients(operation.results)
-        if self.skipped:
+        if engine.reducer.kept and not self.skipped:
+            engine.reducer.give_kept()
+            contribution.commit_buffers(operation.results, None)
+        elif self.skipped:
             none = torch.zeros(len(engine.reducer.parameters), dtype=torch.int64)
             engine.reducer.set_grads(gradients, 1.0, none)
         else:
