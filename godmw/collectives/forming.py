@@ -68,6 +68,7 @@ def form(
     """
     meeting = rendezvous.meet(generation, rank, members)
     reported_s = time.monotonic()
+    suspect: int | None = None
     while True:
         meeting.begin()
         ends_s = time.monotonic() + attempt_s
@@ -88,7 +89,9 @@ def form(
         except Missing as error:
             missing = error.ranks
         except LinkError as error:
-            missing = [error.peer]
+            # a peer that gave up because of a third closes its links too: only the second time it is its own
+            missing = [error.peer] if error.peer == suspect else []
+            suspect = error.peer
         finally:
             if transport is not None:
                 transport.abort()

@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from godmw.collectives.packing import Results
+from godmw.collectives.packing import Results, memory
 from godmw.collectives.rendezvous import Member
 from godmw.collectives.ring import SEGMENT_BYTES, Ring, nothing
 from godmw.collectives.transport import Abandoned, LinkError, Transport
@@ -49,14 +48,14 @@ class Links:
         waiting_every_s: float = WAITING_EVERY_S,
         segment_bytes: int = SEGMENT_BYTES,
         probe: Callable[[str], None] = nothing,
-        allocate: Callable[[int], Tensor] | None = None,
+        allocate: Callable[[int], Tensor] = memory,
     ) -> None:
         self.generation, self.rank, self.members = generation, rank, list(members)
         self.abandoned = False
         self._form, self._on_formed, self._on_broken = form, on_formed, on_broken
         self._waiting, self._waiting_every_s = waiting, waiting_every_s
         self._segment_bytes, self._probe = segment_bytes, probe
-        self._results = Results(allocate or (lambda length: torch.empty(length, dtype=torch.uint8)))
+        self._results = Results(allocate)
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._transport: Transport | None = None
@@ -147,7 +146,7 @@ class Links:
             return False
         with self._lock:
             transport, self._transport, self._ring = self._transport, None, None
-            self._results = Results(lambda length: torch.empty(length, dtype=torch.uint8))
+            self._results = Results(memory)
         if transport is not None:
             transport.abort()
             transport.close()

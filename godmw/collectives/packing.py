@@ -6,6 +6,8 @@ out such buffers as views, one for each position in a layout, and keeps them as 
 Knows neither ranks nor messages.
 """
 
+import contextlib
+import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,12 +17,29 @@ from torch import Tensor
 
 from godmw.collectives.schedule import UNIT_BYTES
 
+MAPPED_BYTES = 64 << 10
+
 Shape = tuple[tuple[int, torch.dtype], ...]  # (elements, dtype) of each part
 Allocate = Callable[[int], Tensor]
 
 
 def shape_of(parts: Sequence[Tensor]) -> Shape:
     return tuple([(part.numel(), part.dtype) for part in parts])
+
+
+def memory(length: int) -> Tensor:
+    """`length` bytes (uint8, 1-D), 64-byte aligned; what is large is mapped for itself.
+
+    Buffers come and go with generations: mapped ones return to the system at once and leave no holes in the
+    heap, and huge pages make the first write after a recovery cheap.
+    """
+    if length < MAPPED_BYTES:
+        return torch.empty(length, dtype=torch.uint8)
+    mapped = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(mapped, dtype=torch.uint8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from godmw.collectives.packing import memory
 from godmw.collectives.rendezvous import Meeting
 from godmw.collectives.transport import Abandoned, LinkError, Parcel, Transport, Work
 
@@ -138,7 +139,7 @@ class GlooTransport:
         # the store goes after the group, whose destructor may still hold it
 
     def allocate(self, length: int) -> Tensor:
-        return torch.empty(length, dtype=torch.uint8)
+        return memory(length)
 
 
 class _NcclWork:

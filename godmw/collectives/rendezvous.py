@@ -159,7 +159,7 @@ class Meeting:
             return self._find(key) is not None
 
     def absent(self) -> list[int]:
-        """The ranks that have not been heard in this attempt."""
+        """The ranks that have not been heard in this attempt or a newer one."""
         with self._hub.changed:
             return self._absent()
 
@@ -191,7 +191,7 @@ class Meeting:
     def _absent(self) -> list[int]:
         posts = self._posts()
         everyone = set(range(len(self.members))) - {self.rank}
-        return sorted(everyone - {rank for rank, post in posts.items() if post.attempt == self.attempt})
+        return sorted(everyone - {rank for rank, post in posts.items() if post.attempt >= self.attempt})
 
     def _find(self, key: str) -> bytes | None:
         if key in self._mine:

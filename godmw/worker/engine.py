@@ -20,6 +20,7 @@ from torch import nn
 
 from godmw.checkpoint.snapshot import Snapshot
 from godmw.checkpoint.state import StateRegistry, weights_sha256
+from godmw.client.pace import REASON, Pace
 from godmw.collectives.reducer import Reducer
 from godmw.data.table import digest_word
 from godmw.errors import GradientMisuse, Refused, UsageError
@@ -55,6 +56,7 @@ class Engine:
         seed: int | None,
         own_seed: int,
         server: Any = None,
+        pace: Pace | None = None,
     ) -> None:
         self.control = control
         self.progress = Progress(seed=own_seed if seed is None else seed)
@@ -68,6 +70,7 @@ class Engine:
         self.closed = self.released = False
         self._sources: dict[tuple[int, str], tuple[Any, Source]] = {}
         self._server = server  # forks loader processes; None: made when it is needed
+        self._pace = pace
         self.resize: list[Callable[[int, int], Any]] = []
         self.loop: Any = None  # the open loop, if there is one
         self.passes = 0  # how many job.epochs are open
@@ -96,7 +99,7 @@ class Engine:
         seed = -1 if self._asked_seed is None else self._asked_seed
         detail = f"{what}; {sum(p.numel() for p in self.reducer.parameters)} parameters"
         self.phase("joining")
-        offer = Offer(settings, self.registry.layout_digest(), data, shards, seed, detail)
+        offer = Offer(settings, self.registry.layout_digest(trainable=False), data, shards, seed, detail)
         with self._leaving():
             self.control.prepare(offer, self)
         self._prepared = True
@@ -215,6 +218,16 @@ class Engine:
         """The members have agreed to end the loop, and the pass around it."""
         self.stopped = self.stop_asked or "asked for by another worker"
         self.stop_asked, self.pass_stopped = None, True
+
+    def heed_pace(self, step: int | None = None) -> None:
+        """Before step number `step`, or before a loop: wait for it, and ask to stop, where a rehearsal says
+        so.
+        """
+        if self._pace is None:
+            return
+        self.pay()
+        if self._pace.over(self.progress.steps) if step is None else self._pace.wait(step):
+            self.stop_asked = REASON
 
     def phase(self, name: str) -> None:
         self.control.phase(name, self.progress.steps)
