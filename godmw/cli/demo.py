@@ -13,7 +13,7 @@ def quiet(_: str) -> None:
     """Under --json only the last object is said."""
 
 
-@click.command()
+@click.command("demo")
 @option("--run-dir", type=click.Path(path_type=Path), help="Keep the run's files here.")
 @json_option
 def command(run_dir: Path | None, as_json: bool) -> int:

@@ -1,5 +1,7 @@
-"""Handwritten digits (scikit-learn's 1,797 scans of 8×8 pixels), trained by however many workers there
-are.
+"""The demo's training script: handwritten digits, by however many workers there are.
+
+Scikit-learn's 1,797 scans of 8×8 pixels; a small convolutional net with batch-norm and dropout; accuracy on
+digits that nobody trained on, counted together with `job.evaluate` after each pass.
 """
 
 import sys

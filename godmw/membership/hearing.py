@@ -50,7 +50,8 @@ def restore(job: JobState, records: Sequence[rec.JournalRecord]) -> None:
                 raise ValueError(f"unknown journal record {item!r}")
     _rebase(job, formed)
     job.last_abort = last_abort
-    job.hearing = Hearing(job.now_s + job.settings.lease_s)
+    lease_s = max((job.lease_s(worker) for worker in job.roster.alive()), default=job.settings.lease_s)
+    job.hearing = Hearing(job.now_s + lease_s)
     if job.finish is not None:
         job.move(JobPhase(job.finish.outcome.upper()), job.finish.reason)
 

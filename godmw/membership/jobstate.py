@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from godmw.config import JobSettings
+from godmw.config import MAX_WORKERS, JobSettings
 from godmw.membership import actions as act
 from godmw.membership import records as rec
 from godmw.membership.roster import Key, Roster, Worker
@@ -128,7 +128,7 @@ class JobState:
 
     def limit(self) -> int:
         """The most members a generation may have."""
-        return self.maximum or msg.MAX_WORKERS
+        return self.maximum or MAX_WORKERS
 
     def number(self) -> int:
         """The next number of the one sequence that orders plans and Aborts."""

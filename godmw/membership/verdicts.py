@@ -104,6 +104,7 @@ def _judge_worker(job: JobState, worker: Worker) -> None:
         lose(job, worker, Cause.SILENT, "its agent is gone", replace=False)
         return
     if not worker.joined:
+        _judge_start(job, worker)
         return
     lease_s = job.lease_s(worker)
     if host_silent(worker.gap, None if agent is None or agent.lost else agent.gap, lease_s, job.now_s):
@@ -118,6 +119,22 @@ def _judge_worker(job: JobState, worker: Worker) -> None:
         _evict_stalled(job, worker, job.now_s - worker.gap.last_s, 0.0)
     elif worker.beat is not None:
         _judge_progress(job, worker, worker.beat)
+
+
+def _judge_start(job: JobState, worker: Worker) -> None:
+    """Its process was started and its script does not come: named, and given up after the stall timeout."""
+    worker.launched_s = worker.launched_s or job.now_s  # of an earlier term: from now on
+    waited_s = job.now_s - worker.launched_s
+    late = f"its script has not called godmw.join for {waited_s:.0f} s"
+    if waited_s >= NAMED_AFTER_S:
+        _name(job, worker, f"waiting for {worker.id}: {late}")
+    limit = job.settings.stall_timeout_s
+    if limit is None or waited_s <= limit:
+        return
+    if job.next_operation == 0:
+        ending.fail(job, f"{worker.id}: {late} (--stall-timeout {limit:g})")
+    else:
+        lose(job, worker, Cause.STALLED, late)
 
 
 def _judge_progress(job: JobState, worker: Worker, beat: msg.Heartbeat) -> None:
