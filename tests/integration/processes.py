@@ -43,16 +43,23 @@ def children(pid: int) -> list[int]:
     return [child for child, item in seen.items() if item is not None and item[1] == pid]
 
 
-@contextlib.contextmanager
 def godmw(
     *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> Iterator[subprocess.Popen[str]]:
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
     """`godmw ARGS` as a process; killed with all it started when the block is left."""
+    return python("-m", "godmw", *args, env=env, cwd=cwd)
+
+
+@contextlib.contextmanager
+def python(
+    *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """`python ARGS` as a process; killed with all it started when the block is left."""
     base = {name: value for name, value in os.environ.items() if not name.startswith("GODMW_")}
     base["PYTHONPATH"] = str(ROOT)
     mark = f"GODMW_TEST={os.getpid()}.{time.monotonic_ns()}"
     base.update(env or {}, GODMW_TEST=mark.partition("=")[2])
-    command: Sequence[str] = [sys.executable, "-m", "godmw", *args]
+    command: Sequence[str] = [sys.executable, *args]
     process = subprocess.Popen(
         command, env=base, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,

@@ -1,6 +1,7 @@
 """A small net on made-up data: what the kill matrix trains.  Step compute well under 20 ms."""
 
 import argparse
+import time
 from pathlib import Path
 
 import torch
@@ -13,6 +14,8 @@ from godmw.testing import faults
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--until", type=Path, help="stop all after the step at which this file is there")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds a batch takes longer")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--width", type=int, default=128)
@@ -48,8 +51,11 @@ def main() -> None:
     faults.install(job, faults.table(args.faults), args.fault_log)
     for step in job.steps(data, batch_size=args.batch, steps=args.steps, num_workers=args.loaders):
         for bx, by in step:
+            time.sleep(args.pace)
             step.backward(F.cross_entropy(model(bx), by))
         optimizer.step()
+        if args.until is not None and args.until.exists():
+            job.stop("the file is there")
 
 
 if __name__ == "__main__":
