@@ -60,9 +60,13 @@ class Fabric:
         waits_for = links.missing_hellos() if not links.formed else worker.engine.waits_for()
         for rank in waits_for:
             peer = self.find(links.members[rank])
-            if peer is None or self._world.network.is_cut(worker.name, peer.name):
+            if peer is None or self._is_cut(worker, peer):
                 worker.feed(ev.LinksBroken(links.generation, self._id(links, rank), "rendezvous"))
         worker.later(LINK_DEADLINE_S, lambda: self._retry(worker, links))
+
+    def _is_cut(self, worker: SimWorker, peer: SimWorker) -> bool:
+        network = self._world.network
+        return network.is_cut(worker.name, peer.name) or network.is_cut(peer.name, worker.name)
 
     def _formed(self, worker: SimWorker, links: Links) -> None:
         if not links.formed and not links.missing_hellos() and links is worker.links:

@@ -48,7 +48,7 @@ class Network:
         self._random = random
         self._latency_s = latency_s
         self._lines: dict[tuple[str, str, str], Line] = {}
-        self._cuts: set[frozenset[str]] = set()
+        self._cuts: set[tuple[str, str]] = set()
 
     def send(self, source: str, target: str, channel: str, deliver: Callable[[], None]) -> None:
         """Put `deliver` on the line; it is called on arrival unless it is lost."""
@@ -70,26 +70,29 @@ class Network:
             if not parcel.lost:
                 parcel.deliver()
 
-    def is_cut(self, a: str, b: str) -> bool:
-        """Is nothing passing between these two, either way?"""
-        return frozenset({place(a), place(b)}) in self._cuts
+    def is_cut(self, source: str, target: str) -> bool:
+        """Does nothing pass from `source` to `target`?"""
+        return (place(source), place(target)) in self._cuts
 
-    def cut(self, a: str, b: str) -> None:
-        """From now on nothing passes between two places."""
-        self._cuts.add(frozenset({place(a), place(b)}))
+    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
+        """From now on nothing passes from `a` to `b`, nor, unless `one_way`, back."""
+        self._cuts.add((place(a), place(b)))
+        if not one_way:
+            self._cuts.add((place(b), place(a)))
 
     def mend(self, a: str, b: str) -> None:
-        """It passes again, what was stuck first."""
-        self._cuts.discard(frozenset({place(a), place(b)}))
+        """It passes again, both ways, what was stuck first."""
+        pairs = {(place(a), place(b)), (place(b), place(a))}
+        self._cuts -= pairs
         for line in self._lines.values():
-            if {place(line.source), place(line.target)} == {place(a), place(b)}:
+            if (place(line.source), place(line.target)) in pairs:
                 stuck, line.stuck = line.stuck, 0
                 for _ in range(stuck):
                     self._schedule(line)
 
     def cuts(self) -> list[tuple[str, str]]:
         """The pairs that are cut, sorted."""
-        return sorted((min(pair), max(pair)) for pair in self._cuts)
+        return sorted({(min(pair), max(pair)) for pair in self._cuts})
 
     def forget(self, name: str) -> int:
         """`name` is dead: of each of its lines a random prefix survives, the rest is lost.  How many were

@@ -55,7 +55,10 @@ def random_world(seed: int, faults: list[Fault] | None = None) -> World:
     for _ in range(workers if by_hand else 0):
         world.start_by_hand()
     if faults is None:
-        faults = schedule.draw(dice, faults=dice.randint(0, 10), within_s=dice.choice([1.0, 3.0, 8.0]))
+        if dice.random() < 0.5:
+            faults = schedule.draw(dice, faults=dice.randint(0, 10), within_s=dice.choice([1.0, 3.0, 8.0]))
+        else:
+            faults = schedule.aim(dice, faults=dice.randint(2, 8))
     schedule.plant(world, faults)
     return world
 

@@ -18,7 +18,7 @@ from godmw.protocol import messages as msg
 if TYPE_CHECKING:
     from godmw.simulate.agent import SimAgent
     from godmw.simulate.worker import SimWorker
-    from godmw.simulate.world import World
+    from godmw.simulate.world import Line, World
 
 
 class Kind(enum.Enum):
@@ -33,6 +33,9 @@ class Kind(enum.Enum):
     CUT = "cut"  # worker `target` from worker `other`, for `for_s`
     CUT_MASTER = "cut master"  # worker `target` from the master, for `for_s`
     CUT_AGENT = "cut agent"  # agent `target` from the master, for `for_s`
+    LATE = "late"  # what worker `target` says to worker `other` is `for_s` late
+    LATE_MASTER = "late master"  # what the master says to worker `target`
+    LATE_TO_MASTER = "late to master"  # what worker `target` says to the master
     HAND = "hand"  # a worker is started by hand
     DRAIN = "drain"
     EVICT = "evict"
@@ -45,13 +48,26 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing done at `at_s`."""
+    """One thing done at `at_s`; or, with `on`, `at_s` after the `nth` line of the transcript that holds it,
+    and then, with a negative `target`, to whom the line is about."""
 
     at_s: float
     kind: Kind
     target: int = 0
     other: int = 0
     for_s: float = 0.5
+    on: str = ""
+    nth: int = 1
+
+
+# where the order of things matters: between each of these and the next message
+POINTS = (
+    "journals plan", "journals abort", "journals generation", "journals the end", "starts, term",
+    "begins shard", "gives", "is whole for", "commits", "switches to", "is drained", "enters generation", "ends its script",
+    "→ master: Stopped", "→ master: PlanHeld", "→ master: Formed", "→ master: Join", "→ master: Prepared",
+    "→ master: Committed", ": Plan number", ": Abort number", ": GenerationFormed", ": Finish",
+)  # fmt: skip
+CHANGES = (Kind.HAND, Kind.DRAIN, Kind.SCALE, Kind.KILL)  # what makes plans
 
 
 def draw(random: Random, *, faults: int, within_s: float) -> list[Fault]:
@@ -67,13 +83,55 @@ def draw(random: Random, *, faults: int, within_s: float) -> list[Fault]:
     return sorted(made, key=lambda fault: fault.at_s)
 
 
+def aim(random: Random, *, faults: int) -> list[Fault]:
+    """`faults` aimed at the points where order matters, and changes of membership that lead there."""
+    made = [
+        Fault(random.uniform(0.5, 2.0), random.choice(CHANGES), random.randrange(8), random.randrange(5))
+    ]
+    for _ in range(faults):
+        kind = random.choice(list(Kind))
+        delay_s = random.choice([0.0, 0.0, 0.0005, 0.002, 0.01])
+        for_s = random.choice([0.002, 0.02, 0.1, 0.3, 0.9, 3.0])
+        target = random.choice([-1, -1, *range(6)])
+        made.append(
+            Fault(
+                delay_s,
+                kind,
+                target,
+                random.randrange(8),
+                for_s,
+                random.choice(POINTS),
+                random.randint(1, 12),
+            )
+        )
+    return made
+
+
 def plant(world: World, faults: list[Fault]) -> None:
-    """Put the faults on the agenda."""
+    """Put the faults on the agenda, or on watch."""
     for fault in faults:
-        world.agenda.at(fault.at_s, lambda fault=fault: strike(world, fault))  # type: ignore[misc]
+        if fault.on:
+            _watch(world, fault)
+        else:
+            world.agenda.at(fault.at_s, lambda fault=fault: strike(world, fault))  # type: ignore[misc]
 
 
-def strike(world: World, fault: Fault) -> None:
+def _watch(world: World, fault: Fault) -> None:
+    left = fault.nth
+
+    def seen(line: Line) -> None:
+        nonlocal left
+        text = f"{line.who}: {line.what}"
+        if left and fault.on in text:
+            left -= 1
+            if not left:
+                about = line.who.removesuffix(" → master").removeprefix("master → ")
+                world.agenda.after(fault.at_s, lambda: strike(world, fault, about))
+
+    world.watchers.append(seen)
+
+
+def strike(world: World, fault: Fault, about: str = "") -> None:
     """Carry one fault out, on whoever is there now."""
     if world.master.ended is not None:
         return
@@ -91,7 +149,9 @@ def strike(world: World, fault: Fault) -> None:
     else:
         living = world.living()
         if living:
-            _strike_worker(world, fault, living)
+            meant = [worker for worker in living if fault.target < 0 and worker.label == about]
+            target = meant[0] if meant else living[fault.target % len(living)]
+            _strike_worker(world, fault, target, living[fault.other % len(living)])
 
 
 _ON_MASTER = frozenset({Kind.KILL_MASTER, Kind.CRASH_MASTER, Kind.FREEZE_MASTER})
@@ -147,9 +207,7 @@ def _strike_agent(world: World, fault: Fault) -> None:
             world.agenda.after(fault.for_s, process.thaw)
 
 
-def _strike_worker(world: World, fault: Fault, living: list[SimWorker]) -> None:
-    worker = living[fault.target % len(living)]
-    other = living[fault.other % len(living)]
+def _strike_worker(world: World, fault: Fault, worker: SimWorker, other: SimWorker) -> None:
     token = world.settings.token
     match fault.kind:
         case Kind.KILL:
@@ -165,14 +223,20 @@ def _strike_worker(world: World, fault: Fault, living: list[SimWorker]) -> None:
             _cut(world, worker.name, other.name, fault.for_s)
         case Kind.CUT_MASTER:
             _cut(world, worker.name, "master", fault.for_s)
+        case Kind.LATE if worker is not other:
+            _cut(world, worker.name, other.name, min(fault.for_s, 0.9), one_way=True)
+        case Kind.LATE_MASTER:
+            _cut(world, "master", worker.name, min(fault.for_s, 0.9), one_way=True)
+        case Kind.LATE_TO_MASTER:
+            _cut(world, worker.name, "master", min(fault.for_s, 0.9), one_way=True)
         case Kind.DRAIN:
             world.ask(msg.Drain(token=token, worker=worker.participant.worker))
         case Kind.EVICT:
             world.ask(msg.Evict(token=token, worker=worker.participant.worker))
 
 
-def _cut(world: World, a: str, b: str, for_s: float) -> None:
-    world.cut(a, b)
+def _cut(world: World, a: str, b: str, for_s: float, *, one_way: bool = False) -> None:
+    world.cut(a, b, one_way=one_way)
     world.agenda.after(for_s, lambda: world.mend(a, b))
 
 

@@ -76,6 +76,7 @@ class World:
         self.said = Said()
         self.lines: list[Line] = []
         self.mail: list[Mail] = []
+        self.watchers: list[Callable[[Line], None]] = []
         self.keep_beats = False
         self.workers: list[SimWorker] = []
         self.agents: dict[str, SimAgent] = {}
@@ -129,6 +130,8 @@ class World:
         """One line for the transcript."""
         if self.keep_beats or not beat:
             self.lines.append(Line(self.agenda.now_s(), who, what, beat, detail))
+            for watcher in self.watchers:
+                watcher(self.lines[-1])
 
     def post(self, source: str, target: str, message: Checked) -> None:
         """Remember what was said to whom; beats only when they are kept."""
@@ -174,9 +177,9 @@ class World:
         """From now on every shard takes `factor` times as long on `worker`."""
         self._slow[worker] = factor
 
-    def cut(self, a: str, b: str) -> None:
-        self.note("CUT", f"{a} | {b}")
-        self.network.cut(a, b)
+    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
+        self.note("CUT", f"{a} {'-/->' if one_way else '|'} {b}")
+        self.network.cut(a, b, one_way=one_way)
 
     def mend(self, a: str, b: str) -> None:
         self.note("MEND", f"{a} – {b}")
@@ -254,7 +257,8 @@ class World:
             return  # the phase and its reason are the word
         for worker in self.living():
             seen = worker.participant.activity
-            cut = self.network.is_cut(worker.name, "master")
+            network = self.network
+            cut = network.is_cut(worker.name, "master") or network.is_cut("master", worker.name)
             if not worker.frozen and not cut and seen.phase == "waiting" and worker.participant.generation:
                 check_wait(
                     worker.label, now_s - seen.since_s, now_s - max(said, default=0.0), NAMED_WITHIN_S
