@@ -1,9 +1,10 @@
 """A worker's door for other workers: one TCP listener, small framed messages, and blocking connections.
 
-Members push rendezvous keys to each other through it (`post`, heard by `hear` handlers on the loop thread)
-and a joiner fetches state through it (`request`, answered by `on` handlers, each on a thread of its own). The
-first frame of a connection carries the job's token, and a connection without it is closed. Nothing is bound
-before `start`, and closing never waits for a peer. The endpoint knows no generation, no tensor, no training.
+Members push rendezvous keys to each other through it (`post`, heard by `hear` handlers on the loop
+thread) and a joiner fetches state through it (`request`, answered by `on` handlers, each on a thread of
+its own). The first frame of a connection carries the job's token, and a connection without it is closed.
+Nothing is bound before `start`, and closing never waits for a peer. The endpoint knows no generation, no
+tensor, no training.
 """
 
 import contextlib

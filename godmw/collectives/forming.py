@@ -1,9 +1,10 @@
 """Forms the links of a generation, attempt after attempt, under one plan.
 
-An attempt: make a transport, push its keys to the members' endpoints, wait until all are heard, then exchange
-identities over the links themselves, so that nobody adds a stranger's bytes and nobody returns before everybody
-has come. An attempt that fails or passes its deadline is thrown away whole, the missing are reported by name, and
-the next begins. Only the caller gives a generation up (`cancelled`): the master decides, never a timer here.
+An attempt: make a transport, push its keys to the members' endpoints, wait until all are heard, then
+exchange identities over the links themselves, so that nobody adds a stranger's bytes and nobody returns
+before everybody has come. An attempt that fails or passes its deadline is thrown away whole, the missing
+are reported by name, and the next begins. Only the caller gives a generation up (`cancelled`): the master
+decides, never a timer here.
 """
 
 import struct
@@ -62,7 +63,7 @@ def form(
     attempt_s: float = ATTEMPT_S,
     probe: Callable[[str], None] = lambda point: None,
 ) -> Transport:
-    """The links of `generation` for `rank`, as soon as all members have come. Raises Abandoned when cancelled.
+    """The links of `generation` for `rank`, once all members have come. Raises Abandoned when cancelled.
 
     `report(worker ids)` at most once each `attempt_s`: who has not come, or came and did not answer.
     """

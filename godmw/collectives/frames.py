@@ -1,9 +1,9 @@
 """Frames between workers and a blocking connection that carries them.
 
-A frame is a 4-byte big-endian length and a MessagePack map; bulk data (tensors) follows a message unframed,
-its size said in the message. Every length is bounded before it is believed and nothing is unpickled. Whatever
-a peer does wrong, being silent past a deadline included, is one kind of error, PeerError. Knows no kind of
-message.
+A frame is a 4-byte big-endian length and a MessagePack map; bulk data (tensors) follows a message
+unframed, its size said in the message. Every length is bounded before it is believed and nothing is
+unpickled. Whatever a peer does wrong, being silent past a deadline included, is one kind of error,
+PeerError. Knows no kind of message.
 """
 
 import contextlib

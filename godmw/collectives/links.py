@@ -1,10 +1,10 @@
 """The data plane of one generation: its thread, its links, its buffers, given up as a whole.
 
-A communication thread forms the links and then runs the jobs it is given, in order. When the generation ends, for
-whatever reason, `abandon` marks it dead and returns at once; the process's undertaker closes its sockets, which
-frees a thread that is blocked on a silent peer, and lets go of the buffers when that thread has ended. Nothing of
-a generation is used by another, so what a dead one still reads or writes is its own. Decides nothing: a broken
-link is reported once, to the caller.
+A communication thread forms the links and then runs the jobs it is given, in order. When the generation
+ends, for whatever reason, `abandon` marks it dead and returns at once; the process's undertaker closes
+its sockets, which frees a thread that is blocked on a silent peer, and lets go of the buffers when that
+thread has ended. Nothing of a generation is used by another, so what a dead one still reads or writes is
+its own. Decides nothing: a broken link is reported once, to the caller.
 """
 
 import atexit
@@ -72,7 +72,7 @@ class Links:
         return self
 
     def submit(self, job: Job) -> None:
-        """`job(ring)` on the communication thread, after those before it; never, once abandoned or broken."""
+        """`job(ring)` on the communication thread, after those before it; never once abandoned or broken."""
         self._jobs.put(job)
 
     def results(self, like: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:

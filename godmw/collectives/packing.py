@@ -1,9 +1,9 @@
 """Several flat tensors of any dtype as ranges of one buffer, and the result buffers a generation owns.
 
-A bucket's parts (gradients in fp32, a table in int64) lie behind each other in one buffer of bytes, each on a
-64-byte boundary, so one message carries them all and what arrives is already where it belongs. `Results` hands
-out such buffers as views, one for each position in a layout, and keeps them as long as the generation lives.
-Knows neither ranks nor messages.
+A bucket's parts (gradients in fp32, a table in int64) lie behind each other in one buffer of bytes, each
+on a 64-byte boundary, so one message carries them all and what arrives is already where it belongs.
+`Results` hands out such buffers as views, one for each position in a layout, and keeps them as long as
+the generation lives. Knows neither ranks nor messages.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ class Packed:
 
 
 class Results:
-    """The result buffers of one generation: asked with an equal layout, it returns the same tensors again."""
+    """The result buffers of one generation; for an equal layout the same tensors again."""
 
     def __init__(self, allocate: Allocate) -> None:
         self._allocate = allocate

@@ -1,10 +1,10 @@
 """The `torch` transports: process groups of our own for one generation, gloo on the CPU and NCCL on GPUs.
 
-Never the default group, which belongs to the user's script. Gloo connects lazily (asked of the device, so no
-environment variable is needed) and on the interface of the endpoint's host; its store is ours and filled by the
-members' pushes. A pending gloo wait ignores `abort()` and `shutdown()` of the group, but any wait that times out
-closes every socket of its group and fails every wait on it: `abort` makes one that does. Knows no schedule.
-The NCCL transport is written with care and has not been run.
+Never the default group, which belongs to the user's script. Gloo connects lazily (asked of the device, so
+no environment variable is needed) and on the interface of the endpoint's host; its store is ours and
+filled by the members' pushes. A pending gloo wait ignores `abort()` and `shutdown()` of the group, but
+any wait that times out closes every socket of its group and fails every wait on it: `abort` makes one
+that does. Knows no schedule. The NCCL transport is written with care and has not been run.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ CONNECT_FACTOR = 5  # gloo waits five times its group's timeout for a connection
 LAST_TAG = (1 << 31) - 1
 
 
-class KeyStore(dist.Store):
-    """torch's store for one attempt at one generation, over the members' pushes. Its maker keeps it alive."""
+class KeyStore(dist.Store):  # type: ignore[name-defined]
+    """torch's store for one attempt, over the members' pushes. Its maker keeps it alive."""
 
     def __init__(self, meeting: Meeting, ends_s: float, cancelled: Callable[[], bool]) -> None:
         super().__init__()
@@ -72,18 +72,20 @@ class _GlooWork:
 
 
 class GlooTransport:
-    """Point-to-point over one gloo group: sources and targets of an exchange go to the sockets as they are.
+    """Point-to-point over one gloo group: sources and targets go to the sockets as they are.
 
-    Sends are posted before receives, so that it is gloo's loop that writes, when the peer's receive is known.
+    Sends are posted before receives, so that gloo's loop writes, once it knows of the peer's receive.
     The other way round this thread writes under a lock that the loop spins on, and on few cores the spinning
     keeps it from running until the scheduler's next tick: 4 ms in place of 0.1.
     """
 
     kind = "gloo"
+    least_segment_bytes = 64
 
-    def __init__(self, store: dist.Store, rank: int, world_size: int, host: str, attempt_s: float) -> None:
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=host, lazy_init=True)]
+    def __init__(self, store: KeyStore, rank: int, world_size: int, host: str, attempt_s: float) -> None:
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=host, lazy_init=True)]
         options._timeout = timedelta(seconds=attempt_s / CONNECT_FACTOR)
         options._threads = 1  # they serve collectives, of which there are none
         self.rank, self.world_size, self.sent_bytes = rank, world_size, 0
@@ -91,7 +93,7 @@ class GlooTransport:
         self._linked: list[int] = []
         self._tag = 0
         self._store = store
-        self._group: Any = dist.ProcessGroupGloo(store, rank, world_size, options)
+        self._group: Any = gloo(store, rank, world_size, options)
 
     def begin(self) -> None:
         pass
@@ -143,7 +145,7 @@ class GlooTransport:
 
 
 class _NcclWork:
-    """One grouped launch. Waiting blocks this thread's stream, then the thread: as on the CPU, done is done."""
+    """One grouped launch. Waiting blocks this thread's stream, then the thread: done is done."""
 
     __slots__ = ("_links", "_peer", "_stage", "_work")
 
@@ -164,15 +166,15 @@ class _NcclWork:
 class NcclTransport:
     """Grouped point-to-point over one NCCL communicator, on a stream of its own. Not run on hardware.
 
-    An exchange is one group (start, sends and receives, end), so a ring of them cannot lock up; segments are at
-    least 4 MiB (`SEGMENT_BYTES`). Abort is the abort of this communicator. torch's watchdog, which would end
-    the process, is switched off by the agent's environment.
+    An exchange is one group (start, sends and receives, end), so a ring of them cannot lock up. Abort is the
+    abort of this communicator. torch's watchdog, which would end the process, is switched off by the agent's
+    environment.
     """
 
     kind = "nccl"
-    SEGMENT_BYTES = 4 << 20
+    least_segment_bytes = 4 << 20
 
-    def __init__(self, store: dist.Store, rank: int, world_size: int, host: str, attempt_s: float) -> None:
+    def __init__(self, store: KeyStore, rank: int, world_size: int, host: str, attempt_s: float) -> None:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = FOREVER
         self.rank, self.world_size, self.sent_bytes = rank, world_size, 0

@@ -1,9 +1,10 @@
-"""How the members of a generation find each other: keys pushed from endpoint to endpoint, and nobody between.
+"""How the members of a generation find each other: keys pushed from endpoint to endpoint.
 
-Every member pushes what the others need to reach it, stamped with the generation and the number of its attempt.
-An attempt has a deadline; whoever gives up starts the next one, and whoever hears of a newer attempt joins it, so
-all meet in one. What arrives early is kept until the plan does; what is older than the attempt or the generation
-is ignored, and so is what names another sender or receiver than the plan. Knows no torch and no master.
+Every member pushes what the others need to reach it, stamped with the generation and the number of its
+attempt. An attempt has a deadline; whoever gives up starts the next one, and whoever hears of a newer
+attempt joins it, so all meet in one. What arrives early is kept until the plan does; what is older than
+the attempt or the generation is ignored, and so is what names another sender or receiver than the plan.
+Knows no torch and no master.
 """
 
 import logging

@@ -1,9 +1,10 @@
 """Sums over the members of one generation: a pipelined ring, out of place, and the ready word.
 
-`allreduce` never writes what it is given: it copies what it sends into the result buffer, which the generation
-owns, and builds the sum there, so a late read by a dead generation harms nobody. Additions follow the ring's
-order and every chunk is summed by one rank, so all ranks hold the same bits. Few Python operations a segment:
-the main thread needs the interpreter. Runs on the communication thread only; knows no bucket, step or plan.
+`allreduce` never writes what it is given: it copies what it sends into the result buffer, which the
+generation owns, and builds the sum there, so a late read by a dead generation harms nobody. Additions
+follow the ring's order and every chunk is summed by one rank, so all ranks hold the same bits. Few Python
+operations a segment: the main thread needs the interpreter. Runs on the communication thread only; knows
+no bucket, step or plan.
 """
 
 import time
@@ -58,7 +59,10 @@ class Ring:
         self.rank = 0 if transport is None else transport.rank
         self.waiting: Waiting | None = None
         self.abandoned = False
-        self._results, self._segment_bytes, self._probe = results, segment_bytes, probe
+        self._results, self._probe = results, probe
+        self._segment_bytes = (
+            max(segment_bytes, transport.least_segment_bytes) if transport else segment_bytes
+        )
         self._scratch: dict[object, Packed] = {}
         self._words = [
             (self._word(), self._word(), to, source)
@@ -68,8 +72,8 @@ class Ring:
     def allreduce(self, parts: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """`out[i]` = sum over the ranks of `parts[i]`, the same bits on every rank.
 
-        `parts` are 1-D and contiguous, of any numeric dtypes, alike on all ranks; they are only read. `out` is
-        best a bucket of `Links.results`: then the sum is built in place there. Raises LinkError, Abandoned.
+        `parts` are 1-D and contiguous, of any numeric dtypes, alike on all ranks; they are only read. `out`
+        is best a bucket of `Links.results`: the sum is then built there. Raises LinkError, Abandoned.
         """
         self._check()
         if self.transport is None or self.world_size == 1:

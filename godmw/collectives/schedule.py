@@ -1,10 +1,11 @@
 """Who sends which bytes to whom, and when: a pure function of rank, world size and length.
 
-`ring` cuts a buffer in one chunk per rank and each chunk in equal numbers of segments, and lists the exchanges
-of one rank: to the right neighbour, from the left, reduce-scatter first, all-gather after. Every rank's list has
-the same length, and exchange k of one rank meets exchange k of its neighbours. Per rank exactly
-2(N-1)/N of the bytes are sent, up to one unit of alignment per chunk. `dissemination` is the pattern of the
-ready word: after ceil(log2 N) rounds everybody has heard of everybody. No torch, no sockets.
+`ring` cuts a buffer in one chunk per rank and each chunk in equal numbers of segments, and lists the
+exchanges of one rank: to the right neighbour, from the left, reduce-scatter first, all-gather after.
+Every rank's list has the same length, and exchange k of one rank meets exchange k of its neighbours. Per
+rank exactly 2(N-1)/N of the bytes are sent, up to one unit of alignment per chunk. `dissemination` is the
+pattern of the ready word: after ceil(log2 N) rounds everybody has heard of everybody. No torch, no
+sockets.
 """
 
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ Range = tuple[int, int]  # [low, high) in bytes of the buffer
 class Exchange:
     """One exchange of one rank: `send` goes to the right neighbour, `receive` comes from the left.
 
-    Both are byte ranges of the one buffer; an empty range means no message. `own`: what is sent is this rank's
-    contribution and has to be copied into the buffer first. `reduce`: to what was received this rank's
-    contribution is added, in place. `after`: the exchange whose received range is sent here, or -1.
+    Both are byte ranges of the one buffer; an empty range means no message. `own`: what is sent is this
+    rank's contribution and has to be copied into the buffer first. `reduce`: this rank's contribution is
+    added to what was received, in place. `after`: the exchange whose received range is sent here, or -1.
     """
 
     send: Range
@@ -31,7 +32,7 @@ class Exchange:
 
 
 def cut(length: int, parts: int, unit: int = UNIT_BYTES) -> list[Range]:
-    """[0, length) in `parts` ranges that differ by at most one unit, the longer first, the last cut short."""
+    """[0, length) in `parts` ranges that differ by at most one unit, longer first, the last cut short."""
     units = -(-length // unit)
     base, longer = divmod(units, parts)
     ranges, low = [], 0
@@ -43,7 +44,7 @@ def cut(length: int, parts: int, unit: int = UNIT_BYTES) -> list[Range]:
 
 
 def segments_per_chunk(length: int, world_size: int, segment_bytes: int) -> int:
-    """How many segments each chunk is cut into: the longest chunk's segments hold at most `segment_bytes`."""
+    """How many segments each chunk is cut into, none longer than `segment_bytes` by more than a unit."""
     low, high = cut(length, world_size)[0]
     return max(1, -(-(high - low) // segment_bytes))
 
@@ -51,9 +52,9 @@ def segments_per_chunk(length: int, world_size: int, segment_bytes: int) -> int:
 def ring(rank: int, world_size: int, length: int, segment_bytes: int) -> list[Exchange]:
     """The exchanges of `rank` for an allreduce of `length` bytes, in order.
 
-    In reduce-scatter stage s, rank r sends chunk r-s and adds its own to chunk r-s-1; after N-1 stages chunk r+1
-    is complete at rank r, and travels on in N-1 stages of all-gather. With two ranks each sends half, adds, and
-    sends the sum of the other half back.
+    In reduce-scatter stage s, rank r sends chunk r-s and adds its own to chunk r-s-1; after N-1 stages chunk
+    r+1 is complete at rank r, and travels on in N-1 stages of all-gather. With two ranks each sends half,
+    adds, and sends the sum of the other half back.
     """
     if world_size < 2:
         return []
@@ -78,7 +79,7 @@ def ring(rank: int, world_size: int, length: int, segment_bytes: int) -> list[Ex
 
 
 def bytes_sent(rank: int, world_size: int, length: int) -> int:
-    """What `rank` sends in a ring allreduce of `length` bytes: every chunk twice, but for the two it keeps."""
+    """What `rank` sends in an allreduce of `length` bytes: every chunk twice, less the two it keeps."""
     sizes = [high - low for low, high in cut(length, world_size)]
     if world_size < 2:
         return 0
@@ -86,7 +87,7 @@ def bytes_sent(rank: int, world_size: int, length: int) -> int:
 
 
 def dissemination(rank: int, world_size: int) -> list[tuple[int, int]]:
-    """(send to, receive from) of each round; distances double. After the last, everybody has heard of all."""
+    """(send to, receive from) of each round; distances double. After the last all have heard of all."""
     rounds, distance = [], 1
     while distance < world_size:
         rounds.append(((rank + distance) % world_size, (rank - distance) % world_size))

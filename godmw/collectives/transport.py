@@ -1,9 +1,9 @@
 """What the links of one generation can do, whatever carries them.
 
-A transport moves contiguous tensors between the ranks of one generation. Its one primitive is `exchange`: sends
-and receives that are posted together and go on at once; exchange k of a rank meets exchange k of its peers, so
-everybody makes the same sequence of exchanges. It is made for one generation and never used by another. It
-knows no schedule, no dtype's arithmetic and no membership.
+A transport moves contiguous tensors between the ranks of one generation. Its one primitive is `exchange`:
+sends and receives that are posted together and go on at once; exchange k of a rank meets exchange k of
+its peers, so everybody makes the same sequence of exchanges. It is made for one generation and never used
+by another. It knows no schedule, no dtype's arithmetic and no membership.
 """
 
 from collections.abc import Sequence
@@ -43,6 +43,7 @@ class Transport(Protocol):
     kind: str
     rank: int
     world_size: int
+    least_segment_bytes: int  # smaller messages than this are not worth cutting
     sent_bytes: int  # payload handed over by `exchange` so far, for accounting
 
     def begin(self) -> None:
@@ -58,4 +59,4 @@ class Transport(Protocol):
         """Frees sockets and threads; after `abort`, or when no exchange is pending. Never collective."""
 
     def allocate(self, length: int) -> Tensor:
-        """`length` bytes (uint8, 1-D) that this transport can send from and receive into, 64-byte aligned."""
+        """`length` bytes (uint8, 1-D), 64-byte aligned, that this transport can send and receive."""

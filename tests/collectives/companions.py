@@ -48,8 +48,11 @@ class MemoryTransport:
     """All ranks share `wires` and `gone`, the ranks whose transport is closed."""
 
     kind = "memory"
+    least_segment_bytes = 64
 
-    def __init__(self, rank: int, world_size: int, wires: dict[tuple[int, int], Any], gone: set[int]) -> None:
+    def __init__(
+        self, rank: int, world_size: int, wires: dict[tuple[int, int], Any], gone: set[int]
+    ) -> None:
         self.rank, self.world_size, self.sent_bytes = rank, world_size, 0
         self.wires, self.gone, self.aborted = wires, gone, False
 
@@ -80,7 +83,9 @@ class MemoryTransport:
 def each(world_size: int, run: Callable[[int], Any], timeout_s: float = 30.0) -> list[Any]:
     """`run(rank)` for all ranks at once, each on its thread; the first exception is raised here."""
     with ThreadPoolExecutor(world_size) as pool:
-        return [future.result(timeout_s) for future in [pool.submit(run, rank) for rank in range(world_size)]]
+        return [
+            future.result(timeout_s) for future in [pool.submit(run, rank) for rank in range(world_size)]
+        ]
 
 
 class Company:

@@ -102,7 +102,13 @@ def test_without_the_token_nothing_is_heard(door: Endpoint) -> None:
     heard: queue.Queue[Message] = queue.Queue()
     door.hear("note", heard.put)
     note = encode({"kind": "note"})
-    for hello in (encode({"token": "another's"}), encode({"token": 7}), encode({}), note, b"GET / HTTP/1.1\r\n\r\n"):
+    for hello in (
+        encode({"token": "another's"}),
+        encode({"token": 7}),
+        encode({}),
+        note,
+        b"GET / HTTP/1.1\r\n\r\n",
+    ):
         with raw(door.address) as sock:
             sock.sendall(hello + note)
             assert ended(sock)

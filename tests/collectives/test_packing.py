@@ -26,7 +26,9 @@ def test_parts_lie_behind_each_other_on_64_byte_boundaries() -> None:
     assert packed.buffer[:400].view(torch.float32).tolist() == list(map(float, range(100)))
     assert packed.buffer[448:504].view(torch.int64).tolist() == list(range(7))
     gaps = [(400, 448), (504, 512), (512 + 66, 640)]
-    assert all(not packed.buffer[low:high].any() for low, high in gaps), "gaps are sent: they hold no old bytes"
+    assert all(not packed.buffer[low:high].any() for low, high in gaps), (
+        "gaps are sent: they hold no old bytes"
+    )
 
 
 def test_every_element_is_in_exactly_one_range() -> None:

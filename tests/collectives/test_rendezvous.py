@@ -1,4 +1,4 @@
-"""Members find each other through their endpoints: agreement on the attempt, early, late, stale and false posts."""
+"""Members find each other through their endpoints: one attempt for all; early, late, stale, false posts."""
 
 import threading
 import time
@@ -133,13 +133,16 @@ def test_strangers_do_not_count(hubs: Hubs) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attempt": 0}, {"rank": -1}, {"rank": 1 << 20}, {"value": "text"}, {"key": 3}, {"attempt": True}]
+    "wrong",
+    [{"attempt": 0}, {"rank": -1}, {"rank": 1 << 20}, {"value": "text"}, {"key": 3}, {"attempt": True}],
 )
 def test_what_is_malformed_is_dropped(hubs: Hubs, wrong: dict[str, object]) -> None:
     base = {"generation": 1, "attempt": 1, "rank": 1, "worker": "w1", "to": "w0", "key": HERE, "value": b""}
     hubs[1].endpoint.post(hubs[0].endpoint.address, KIND, {**base, **wrong})
     deadline = time.monotonic() + 5
-    while (1, "w1") not in hubs[0].heard(2):  # the connection was closed: the next post goes over a fresh one
+    while (1, "w1") not in hubs[0].heard(
+        2
+    ):  # the connection was closed: the next post goes over a fresh one
         assert time.monotonic() < deadline
         hubs[1].endpoint.forget(hubs[0].endpoint.address)
         hubs[1].endpoint.post(hubs[0].endpoint.address, KIND, {**base, "generation": 2})

@@ -131,7 +131,9 @@ def test_ready_is_the_smallest_word(world_size: int) -> None:
         all_rings = rings(made)
         for low in range(world_size):
             words = [2**62 - rank if rank != low else -5 for rank in range(world_size)]
-            assert each(world_size, lambda rank, w=words: all_rings[rank].ready(w[rank])) == [-5] * world_size
+            assert (
+                each(world_size, lambda rank, w=words: all_rings[rank].ready(w[rank])) == [-5] * world_size
+            )
 
 
 def test_a_generation_of_one_copies() -> None:

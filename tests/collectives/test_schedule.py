@@ -1,7 +1,8 @@
-"""The schedule alone: many ranks in one array of numbers, messages delivered in random order between ranks."""
+"""The schedule alone: many ranks in one process, their turns in random order."""
 
 import random
 from collections import deque
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ def test_cut_covers_everything_once_and_evenly(length: int, parts: int, unit: in
     assert len(ranges) == parts
     assert ranges[0][0] == 0
     assert ranges[-1][1] == length
-    assert all(a[1] == b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(ranges))
     assert all(low % unit == 0 or low == length for low, _ in ranges)
     sizes = [-(-(high - low) // unit) for low, high in ranges]
     assert max(sizes) - min(sizes) <= 1
@@ -33,7 +34,9 @@ def simulate(contributions: list[list[int]], segment_bytes: int, rng: random.Ran
     buffers = [[0] * length for _ in contributions]
     plans = [ring(rank, world_size, length, segment_bytes) for rank in range(world_size)]
     posted, done = [0] * world_size, [0] * world_size
-    wires: list[deque[tuple[int, int]]] = [deque() for _ in contributions]  # to the right neighbour, by sender
+    wires: list[deque[tuple[int, int]]] = [
+        deque() for _ in contributions
+    ]  # to the right neighbour, by sender
     while any(done[rank] < len(plans[rank]) for rank in range(world_size)):
         rank = rng.randrange(world_size)
         plan, left = plans[rank], (rank - 1) % world_size
