@@ -7,6 +7,8 @@ shards are only ever added.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from godmw.membership import records as rec
 from godmw.membership.assignment import spread
 from godmw.membership.jobstate import JobState, Pending, Round
@@ -122,7 +124,7 @@ def _may_decide(job: JobState, current: Round, stateful: dict[Key, msg.Stopped])
     if not stateful:
         return "nobody with state has answered"
     highest = max(answer.generation for answer in stateful.values())
-    best = max(answer.position for answer in stateful.values())
+    best = within_reach(stateful.values())
     chain = job.chain()
     if highest < chain[0].number and not set(stateful) & set(job.member_keys(chain[0])):
         return f"no member of generation {chain[0].number} has answered"
@@ -133,6 +135,11 @@ def _may_decide(job: JobState, current: Round, stateful: dict[Key, msg.Stopped])
         if not (all_certain(job, members) and job.next_operation <= best):
             return f"no member of the announced generation {plan.number} has answered"
     return ""
+
+
+def within_reach(answers: Iterable[msg.Stopped]) -> int:
+    """How many operations those who answered have committed, or can: they are whole for the last one."""
+    return max((answer.position + answer.whole for answer in answers), default=-1)
 
 
 def all_certain(job: JobState, members: list[Key]) -> bool:

@@ -118,14 +118,20 @@ class Coordinator:
         """Every worker that held state is certainly dead: there is nothing to wait for."""
         job = self.job
         current = job.round
-        if (
-            current is None
-            or current.missing()
-            or any(answer.position >= 0 for answer in current.answers.values())
-        ):
+        if current is None or current.missing():
             return
-        if change.all_certain(job, [key for key in job.chain_keys() if key not in current.answers]):
+        best = change.within_reach(current.answers.values())
+        silent = [key for key in job.chain_keys() if key not in current.answers]
+        if (best >= 0 and best >= job.next_operation) or not change.all_certain(job, silent):
+            return
+        if best < 0:
             ending.fail(job, "every worker that held the job's state has died, and there is no checkpoint")
+        else:
+            ending.fail(
+                job,
+                f"every worker that held the job's state after operation {job.next_operation - 1} has died, "
+                f"the others are at {best}, and there is no checkpoint",
+            )
 
     def _first_generation(self) -> None:
         job = self.job
@@ -287,7 +293,7 @@ class Coordinator:
             if not job.maximum and message.shards:
                 job.maximum = max(message.shards, job.target)
                 crew.journal_job(job)
-        difference = _difference(job.offer, message)
+        difference = offer.difference(job.offer, message)
         if difference:
             self._refuse(
                 worker.peer, difference, "every worker of one job must run the same script on the same data"
@@ -346,21 +352,6 @@ class Coordinator:
 
     def _failed(self, worker: Worker, header: msg.Header, message: msg.Failed) -> None:
         ending.failed(self.job, worker, message)
-
-
-def _difference(offer: rec.OfferSet, message: msg.Prepared) -> str:
-    """What a worker brings that the job does not have, in words; empty when all agrees."""
-    pairs = (
-        ("the loop's settings", offer.settings, message.settings.hex()),
-        ("the model", offer.model, message.model.hex()),
-        ("the data", offer.data, message.data.hex()),
-    )
-    for what, theirs, ours in pairs:
-        if theirs != ours:
-            return f"{what} differ from the job's ({offer.detail}); this worker brings {message.detail}"
-    if message.seed >= 0 and message.seed != offer.seed:
-        return f"seed {message.seed} was given, the job's is {offer.seed}"
-    return ""
 
 
 _Handler = Callable[[Coordinator, Worker, msg.Header, Any], None]

@@ -16,6 +16,7 @@ from godmw.protocol import messages as msg
 
 _PHASES = {"finished": JobPhase.FINISHED, "stopped": JobPhase.STOPPED, "failed": JobPhase.FAILED}
 INTERNAL = 70
+ERROR = "error: "
 FATAL_KINDS = frozenset({"nonfinite", "mismatch", "engine"})
 
 
@@ -36,14 +37,20 @@ def script_failed(job: JobState, worker: Worker, code: int, last_words: str) -> 
 
 
 def _in_words(worker: Worker, failure: msg.Failed) -> str:
-    lines = failure.traceback.strip().splitlines()
-    last = lines[-1] if lines else ""
+    last = last_line(failure.traceback)
     what = {
         "exception": f"its script raised: {last}",
         "early_end": "its script ended inside a loop or before one",
         "exit": f"its script exited with {failure.code}" + (f": {last}" if last else ""),
     }.get(failure.kind, last or failure.kind)
     return f"{worker.id}: {what}"[:3000]
+
+
+def last_line(words: str) -> str:
+    """What last words come down to: the error that was written for people, else their last line."""
+    lines = words.strip().splitlines()
+    errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+    return (errors or lines or [""])[-1]
 
 
 def failed(job: JobState, worker: Worker, failure: msg.Failed) -> None:

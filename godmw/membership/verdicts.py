@@ -21,6 +21,7 @@ LINK_GRACE_S = 0.4  # an exit that explains a broken link is known by then
 LINK_MEMORY_S = 60.0
 REFUSED = 77
 PATIENT_PHASES = frozenset({"debugger", "starting", "first step", "compiling", "saving"})
+WAITING_PHASES = frozenset({"waiting", "reduce", "ended"})  # for others, and not at its own work
 _CERTAIN = frozenset({Cause.EXITED, Cause.RESET, Cause.OPERATOR, Cause.FAILED})
 
 
@@ -151,11 +152,12 @@ def _judge_progress(job: JobState, worker: Worker, beat: msg.Heartbeat) -> None:
 
 def _awaited(job: JobState, worker: Worker) -> bool:
     """Do others wait for it: does some member wait in an operation that this one has not got through?"""
-    if worker.key not in set(job.current_keys()) or worker.beat is None or worker.beat.phase == "waiting":
+    if worker.key not in set(job.current_keys()) or worker.beat is None or worker.beat.phase in WAITING_PHASES:
         return False
     members = job.roster.get(job.current_keys())
     return any(
-        other is not worker and other.beat is not None and other.beat.phase == "waiting" for other in members
+        other is not worker and other.beat is not None and other.beat.phase in WAITING_PHASES
+        for other in members
     )
 
 
@@ -229,8 +231,8 @@ def child_exited(job: JobState, message: msg.ChildExited) -> None:
         return
     worker.certain = True
     how = f"signal {message.signal}" if message.signal else f"exit code {message.code}"
-    words = message.last_words.strip().splitlines()
-    reason = how + (f": {words[-1][:200]}" if words else "")
+    words = ending.last_line(message.last_words)
+    reason = how + (f": {words[:200]}" if words else "")
     if job.finish is not None:
         worker.track.move(WorkerState.LEFT, how)
         ending.seen_out(job, worker)
