@@ -129,7 +129,8 @@ class StepContribution:
         rows[shards, tables.HOLDER] = rank + 1
         floats = rows.view(np.float64)
         floats[shards[0], tables.WEIGHT] += weight
-        floats[shards[0], tables.LOSS] += loss_sum
+        # a loss that is not finite is known of no sample in particular: it is that of all the batch's shards
+        floats[shards if not math.isfinite(loss_sum) else shards[:1], tables.LOSS] += loss_sum
         self.filled = True
 
     def poison(self) -> None:

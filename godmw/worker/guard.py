@@ -8,6 +8,8 @@ the registered model and were not given to `join`. It knows which step is open, 
 from __future__ import annotations
 
 import gc
+import os
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,6 +20,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from godmw.errors import GradientMisuse
+
+
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Guard:
@@ -87,7 +92,7 @@ class Guard:
             warnings.warn(
                 f"not given to godmw.join, so not kept equal on the workers: {', '.join(names)}; "
                 "give everything that has a state_dict: job = godmw.join(model, optimizer, scheduler)",
-                stacklevel=4,
+                stacklevel=_user_level(),
             )
 
     def _forgotten(self) -> Iterator[Any]:
@@ -112,8 +117,17 @@ class Guard:
         return any(id(parameter) in self._parameters for group in groups for parameter in group["params"])
 
 
+def _user_level() -> int:
+    """The `stacklevel` with which a warning by the caller points at the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def _family(kind: type) -> Iterator[type]:
     """A class and everything derived from it."""
     yield kind
-    for derived in kind.__subclasses__():
+    derived: type
+    for derived in type.__subclasses__(kind):
         yield from _family(derived)

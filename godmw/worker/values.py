@@ -38,7 +38,7 @@ def decode(data: bytes) -> Any:
     """What `encode` was given; tuples come back as lists, tensors on the CPU. ValueError for other bytes."""
     try:
         return _rich(msgpack.unpackb(data, raw=False, strict_map_key=False))
-    except (KeyError, TypeError, RuntimeError, msgpack.exceptions.UnpackException) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, msgpack.exceptions.UnpackException) as error:
         raise ValueError(f"{len(data)} bytes are no value: {error}") from error
 
 
