@@ -15,7 +15,7 @@ from typing import Any
 
 from godmw.config import JobSettings
 from godmw.membership import actions as act
-from godmw.membership import admin, change, crew, ending, hearing, verdicts
+from godmw.membership import admin, change, crew, ending, hearing, offer, verdicts
 from godmw.membership import events as ev
 from godmw.membership import records as rec
 from godmw.membership.jobstate import JobState
