@@ -193,10 +193,12 @@ class Run:
         with Admin(self._where()) as admin:
             try:
                 return admin.request(getattr(messages, request)(token=admin.token, **fields))
-            except Unreachable:
+            except Unreachable as error:
                 final = self.final_status()  # it may have ended while we asked
                 if final:
                     return final
+                if self.path is not None:
+                    error.hint = f"take the job up again: godmw master --run-dir {self.path}"
                 raise
 
     def _subscribed(self, follow: bool) -> Iterator[dict[str, Any]]:

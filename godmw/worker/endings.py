@@ -28,13 +28,19 @@ MAX_WORDS = 60_000
 _installed: Endings | None = None
 
 
-def install(engine: Engine) -> Endings:
-    """Watch how this process ends, for `engine`; for the last one where there were several."""
+def watch() -> Endings:
+    """Watch how this process ends: once a process, before anything of ours can fail."""
     global _installed
     if _installed is None:
         _installed = Endings()
-    _installed.engine = engine
     return _installed
+
+
+def install(engine: Engine) -> Endings:
+    """From now on the end of this process is that of `engine`; of the last one where there were several."""
+    endings = watch()
+    endings.engine = engine
+    return endings
 
 
 class Endings:
@@ -61,17 +67,19 @@ class Endings:
         self, kind: type[BaseException], value: BaseException, trace: TracebackType | None
     ) -> None:
         engine, self.engine = self.engine, None
-        if engine is None or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
             self._excepthook(kind, value, trace)
         elif isinstance(value, GodmwError):
             text = describe(value, trace)
             sys.stderr.write(text)
             self._leave_with = int(value.code)
-            fail(engine, _name(value), self._leave_with, text)
+            if engine is not None:
+                fail(engine, _name(value), self._leave_with, text)
         else:
             self._excepthook(kind, value, trace)
             text = "".join(traceback.format_exception(kind, value, trace))
-            fail(engine, "exception", int(ExitCode.FAILED), text)
+            if engine is not None:
+                fail(engine, "exception", int(ExitCode.FAILED), text)
 
     def _at_exit(self) -> None:
         if os.getpid() != self._pid:
