@@ -48,6 +48,7 @@ def join(*objects: Any, seed: int | None = None, **named: Any) -> Job:
     (default: the leader's `torch.initial_seed()`). Raises UsageError for objects that cannot be kept equal.
     """
     global _current
+    endings.watch()
     everything = {f"argument {n + 1}": item for n, item in enumerate(objects)} | named
     for name, item in everything.items():
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
