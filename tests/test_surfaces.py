@@ -42,6 +42,7 @@ ERRORS = {
 # verb -> its options and, in capitals, its arguments
 OPTIONS = {
     "demo": ["--run-dir", "--json"],
+    "rehearse": ["--run-dir", "--json"],
     "master": [
         *("--listen", "--run-dir", "--min", "--max", "--lease", "--start-timeout"),
         *("--stall-timeout", "--restarts", "--json"),

@@ -21,6 +21,7 @@ from godmw.errors import ExitCode, GodmwError, InternalError, UsageError
 # verb -> its line in `godmw --help`; the module is godmw.cli.<verb>
 VERBS = {
     "demo": "A small real training that loses workers and gets them back.",
+    "rehearse": "Your own script on 3 workers under a kill, a freeze, a join and more; a checklist.",
     "master": "The process that decides who is in a job; prints the line that starts its workers.",
     "status": "Where a job stands.",
     "events": "What happened to a job.",

@@ -29,6 +29,7 @@ STEPS, WORKERS = 40, 3
 EVENTS = ("kill", "freeze", "join", "drain", "master restart")
 BEGIN_S, EVENT_S, END_S, TOTAL_S = 50.0, 45.0, 25.0, 150.0  # from here on `close` has less than 30 s
 IDLE_S = 1.0  # a step is let go this often while something is awaited that needs none
+HELD_BACK = 3  # steps of an event's share that are kept for the change itself
 KEEP_S = 4.0  # the pace is written again this often, so that it is not taken for forgotten
 POLL_S = 0.05
 MOVING = ("STANDBY", "SYNCING", "DRAINING")  # workers whose next state needs a boundary
@@ -161,7 +162,7 @@ class Rehearsal:
             begun_s, step = time.monotonic(), self.seen[-1]["step"]
             try:
                 found = act(self.seen[-1])
-            except (GodmwError, TimeoutError) as error:
+            except (GodmwError, OSError) as error:
                 checks.append(Check(name, False, str(error), _advice(name)))
                 if self._over():
                     break
@@ -257,7 +258,7 @@ class Rehearsal:
             now_s = time.monotonic()
             if now_s > ends_s:
                 raise TimeoutError(f"not within {max(within_s, 0):.0f} s and {self._may} steps")
-            idle = now_s - let_go_s > IDLE_S
+            idle = now_s - let_go_s > IDLE_S and self._may < self._cap - HELD_BACK
             if seen and seen["step"] >= self._may and self._may < self._cap and (idle or _moving(seen)):
                 let_go_s = now_s
                 self._allow(self._may + 1)

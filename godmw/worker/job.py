@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from godmw.client.pace import Pace
 from godmw.client.rundir import RunDir
 from godmw.config import JoinAddress, read_join_file
 from godmw.data.loader import Source, start_fork_server, take_over
@@ -79,6 +80,7 @@ def join(*objects: Any, seed: int | None = None, **named: Any) -> Job:
         seed=seed,
         own_seed=torch.initial_seed() % SEED_LIMIT,
         server=server,
+        pace=Pace(os.environ["GODMW_PACE"]) if os.environ.get("GODMW_PACE") else None,
     )
     _current = Job(engine)
     endings.install(engine)

@@ -105,6 +105,7 @@ class StepLoop:
             return
         try:
             for number in range(first, self.spec.total_steps):
+                self.engine.heed_pace(self.spec.first_step + number)
                 step = Step(self, number)
                 yield step
                 step.require_committed()
@@ -130,6 +131,7 @@ class StepLoop:
         entry = story.follow("loop", self.what)
         if entry is None:
             engine.arrive()
+            engine.heed_pace()
             if story.entries and not engine.passes and agree_to_stop(engine):
                 story.add("loop", self.what, done=True, stopped=True)
                 return None
