@@ -73,7 +73,13 @@ class Job:
 
     def begin(self, workers: int, *options: str, script: Path = SMALL, args: tuple[str, ...] = ()) -> None:
         self.process = self.godmw(
-            "run", "--workers", str(workers), "--run-dir", str(self.path), *options, *self.line(script, *args)
+            "run",
+            "--workers",
+            str(workers),
+            "--run-dir",
+            str(self.path),
+            *options,
+            *self.line(script, *args),
         )
 
     def line(self, script: Path = SMALL, *args: str) -> list[str]:
@@ -86,7 +92,9 @@ class Job:
         """`godmw master` by hand; returns when it listens."""
         process = self.godmw("master", "--run-dir", str(self.path), *options)
         wait_until(
-            lambda: self.files.master_pid() == process.pid or process.poll() is not None, PATIENCE_S, "a master"
+            lambda: self.files.master_pid() == process.pid or process.poll() is not None,
+            PATIENCE_S,
+            "a master",
         )
         assert process.poll() is None, process.stderr.read()
         return process
@@ -113,7 +121,7 @@ class Job:
         return {w["id"]: w["pid"] for w in sorted(members, key=lambda w: w["rank"])}
 
     def see(self, kind: str, *, within_s: float = PATIENCE_S, **fields: Any) -> dict[str, Any]:
-        """The next event of `kind` with these fields (`members`: that many, or those), after the last seen."""
+        """The next event of `kind` with these fields (`members`: how many), after the last one seen."""
         begin = time.monotonic()
         while True:
             seen = []
@@ -188,7 +196,9 @@ class Job:
         """No process, no socket file and no shared memory within 5 s."""
         wait_until(lambda: not self.left(), 5.0, f"nothing is left: {self.left()}")
         wait_until(lambda: not self._shared(), 5.0, f"nothing is left in {SHM}: {self._shared()}")
-        assert [path.name for path in self.scratch.iterdir() if not path.name.startswith("torchinductor")] == []
+        assert [
+            path.name for path in self.scratch.iterdir() if not path.name.startswith("torchinductor")
+        ] == []
 
     def left(self) -> list[int]:
         return kin.find([self.mark], [])

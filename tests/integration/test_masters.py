@@ -1,5 +1,6 @@
-"""The master is not in the step path: killed, its workers go on, and when it is back they are its own again."""
+"""The master is not in the step path: killed, its workers go on; when it is back they are its own again."""
 
+import itertools
 import signal
 import subprocess
 from pathlib import Path
@@ -34,7 +35,7 @@ def test_under_run_a_killed_master_is_started_again(tmp_path: Path) -> None:
         run.goes_on()
         run.finish(survivors=tuple(w for w in run.first_pids if w != victim))
         commits = run.commits_after(when)
-        assert max(b - a for a, b in zip(commits, commits[1:], strict=False)) < 10.0  # they did not wait
+        assert max(b - a for a, b in itertools.pairwise(commits)) < 10.0  # they did not wait
 
 
 def test_by_hand_a_killed_master_and_then_one_of_two_agents(tmp_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_a_master_killed_between_a_joins_plan_and_its_boundary(tmp_path: Path) -
         run.see("formed", members=3)
         assert dict(list(run.pids().items())[:2]) == run.first_pids
         run.goes_on()
-        victim = list(run.first_pids)[0]
+        victim = next(iter(run.first_pids))
         run.kill(victim)
         run.see("verdict", worker=victim)
         run.see("formed", members=3)
@@ -102,8 +103,10 @@ def test_steps_never_stop_while_the_master_is_away_5_s(tmp_path: Path) -> None:
         run.see("adopted")
         run.run.wait(step=away + 100, timeout_s=PATIENCE_S)
         assert run.pids() == run.first_pids
-        wait_until(lambda: len(run.run.metrics()["t"]) > away + 100, PATIENCE_S, "the records of the time away")
+        wait_until(
+            lambda: len(run.run.metrics()["t"]) > away + 100, PATIENCE_S, "the records of the time away"
+        )
         times = run.run.metrics()["t"][away:]
-        assert max(b - a for a, b in zip(times, times[1:], strict=False)) < 3.0
+        assert max(b - a for a, b in itertools.pairwise(times)) < 3.0
         run.finish(survivors=tuple(run.first_pids))
         assert ended(agent, PATIENCE_S)[0] == 0

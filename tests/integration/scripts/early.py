@@ -1,4 +1,4 @@
-"""What long trainings do around their steps: evaluate each epoch, a scheduler, early stopping, the best model.
+"""What long trainings do around steps: evaluate each epoch, a scheduler, early stopping, the best model.
 
 Everything it knows between epochs is in `job.state`, so a worker that joins late decides as the others do.
 """

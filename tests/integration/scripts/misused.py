@@ -1,6 +1,7 @@
 """A small job in which one thing is wrong, or in which this worker brings something else than the others."""
 
 import argparse
+import sys
 
 import torch
 
@@ -16,7 +17,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--nan", type=int, default=-1, help="the step whose loss is not a number")
     parser.add_argument("--typo", type=int, default=-1, help="the step with a name that does not exist")
-    parser.add_argument("--leave", type=int, default=-1, help="the step in which the script exits with 0")
+    parser.add_argument("--leave", type=int, default=-1, help="the step after which the script exits with 0")
     args = parser.parse_args()
 
     torch.manual_seed(0)
@@ -29,11 +30,11 @@ def main() -> None:
         for (bx,) in step:
             if step.index == args.typo:
                 undefined_name  # noqa: B018, F821
-            if step.index == args.leave:
-                raise SystemExit(0)
             loss = model(bx).square().mean()
             step.backward(loss * float("nan") if step.index == args.nan else loss)
         optimizer.step()
+        if step.index == args.leave:
+            sys.exit(0)
 
 
 if __name__ == "__main__":
