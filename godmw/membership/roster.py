@@ -47,6 +47,7 @@ class Worker:
     process: str = ""
     stopped_since_s: float | None = None
     named_s: float = -1e9
+    named_for: str = ""
 
     def __post_init__(self) -> None:
         self.track = Track(f"{self.id}#{self.incarnation}", WorkerState.JOINING, WORKER_EDGES)

@@ -115,6 +115,7 @@ def _judge_worker(job: JobState, worker: Worker) -> None:
         _name(
             job,
             worker,
+            "silence",
             f"{worker.id} is alive but its control thread is silent (a long call that holds the GIL?)",
         )
         _evict_stalled(job, worker, job.now_s - worker.gap.last_s, 0.0)
@@ -128,7 +129,7 @@ def _judge_start(job: JobState, worker: Worker) -> None:
     waited_s = job.now_s - worker.launched_s
     late = f"its script has not called godmw.join for {waited_s:.0f} s"
     if waited_s >= NAMED_AFTER_S:
-        _name(job, worker, f"waiting for {worker.id}: {late}")
+        _name(job, worker, "start", f"waiting for {worker.id}: {late}")
     limit = job.settings.stall_timeout_s
     if limit is None or waited_s <= limit:
         return
@@ -144,6 +145,7 @@ def _judge_progress(job: JobState, worker: Worker, beat: msg.Heartbeat) -> None:
     _name(
         job,
         worker,
+        "progress",
         f"waiting for {worker.id} for {beat.idle_s:.0f} s: {beat.phase} at {beat.where or 'start'}",
     )
     if beat.phase not in PATIENT_PHASES:
@@ -152,7 +154,11 @@ def _judge_progress(job: JobState, worker: Worker, beat: msg.Heartbeat) -> None:
 
 def _awaited(job: JobState, worker: Worker) -> bool:
     """Do others wait for it: does some member wait in an operation that this one has not got through?"""
-    if worker.key not in set(job.current_keys()) or worker.beat is None or worker.beat.phase in WAITING_PHASES:
+    if (
+        worker.key not in set(job.current_keys())
+        or worker.beat is None
+        or worker.beat.phase in WAITING_PHASES
+    ):
         return False
     members = job.roster.get(job.current_keys())
     return any(
@@ -167,9 +173,9 @@ def _evict_stalled(job: JobState, worker: Worker, idle_s: float, limit_s: float)
         lose(job, worker, Cause.STALLED, f"no progress for {idle_s:.0f} s while others waited")
 
 
-def _name(job: JobState, worker: Worker, text: str) -> None:
-    if job.now_s - worker.named_s >= NAMED_AGAIN_S:
-        worker.named_s = job.now_s
+def _name(job: JobState, worker: Worker, why: str, text: str) -> None:
+    if why != worker.named_for or job.now_s - worker.named_s >= NAMED_AGAIN_S:
+        worker.named_s, worker.named_for = job.now_s, why
         job.notice(text)
 
 
