@@ -52,10 +52,21 @@ def cases(seed: int) -> Iterator[dict[str, Any]]:
         for number in range(10):
             step, delay_s = chance.randrange(10, 100), chance.uniform(0.0, 0.1)
             victim = f"w{chance.randrange(WORKERS)}"
-            yield {"name": f"random-{number}-{loaders}", "loaders": loaders, "victim": victim, "step": step, "delay_s": delay_s}
+            yield {
+                "name": f"random-{number}-{loaders}",
+                "loaders": loaders,
+                "victim": victim,
+                "step": step,
+                "delay_s": delay_s,
+            }
         for point in POINTS:
             for victim in chance.sample(range(WORKERS), 3):
-                yield {"name": f"{point}-w{victim}-{loaders}", "loaders": loaders, "point": point, "victim": f"w{victim}"}
+                yield {
+                    "name": f"{point}-w{victim}-{loaders}",
+                    "loaders": loaders,
+                    "point": point,
+                    "victim": f"w{victim}",
+                }
 
 
 def fault_table(case: dict[str, Any]) -> list[dict[str, Any]]:
@@ -88,7 +99,9 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
     if "point" in case:
         arguments += ["--faults", json.dumps(fault_table(case))]
     began_s = time.monotonic()
-    with godmw.start(SCRIPT, *arguments, workers=WORKERS, run_dir=work / "run", options=("--restarts", "off")) as run:
+    with godmw.start(
+        SCRIPT, *arguments, workers=WORKERS, run_dir=work / "run", options=("--restarts", "off")
+    ) as run:
         before = {w["id"]: w["pid"] for w in run.wait(workers=WORKERS, timeout_s=LIMIT_S)["workers"]}
         killed: list[float] = []
         if "step" in case:
@@ -147,7 +160,9 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     done = set()
     if args.results.exists():
         rows = [json.loads(line) for line in args.results.read_text().splitlines()]
