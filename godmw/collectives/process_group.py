@@ -10,6 +10,7 @@ that does. Knows no schedule. The NCCL transport is written with care and has no
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,7 @@ FOREVER = timedelta(days=30)  # a data-plane wait ends by a socket's error or by
 AT_ONCE = timedelta(milliseconds=1)
 CONNECT_FACTOR = 5  # gloo waits five times its group's timeout for a connection
 LAST_TAG = (1 << 31) - 1
+KEPT = 64  # exchanges whose works are kept; more than are ever in flight
 
 
 class KeyStore(dist.Store):  # type: ignore[name-defined]
@@ -90,6 +92,10 @@ class GlooTransport:
         options._threads = 1  # they serve collectives, of which there are none
         self.rank, self.world_size, self.sent_bytes = rank, world_size, 0
         self.aborted = False
+        # torch's works are dropped late. The destructor of one just done yields in a loop until the I/O
+        # thread, which this thread's wake-up may have displaced, has left it; one not done, after a link
+        # broke, would leave the I/O thread spinning on what arrives for it.
+        self._kept: deque[list[tuple[Any, int]]] = deque(maxlen=KEPT)
         self._linked: list[int] = []
         self._tag = 0
         self._store = store
@@ -105,6 +111,7 @@ class GlooTransport:
         self._tag += 1
         out: list[tuple[Any, int]] = []
         pending: list[tuple[Any, int]] = []
+        self._kept += (out, pending)
         peer = self.rank
         try:
             for tensor, peer in sends:
@@ -137,6 +144,7 @@ class GlooTransport:
 
     def close(self) -> None:
         self.aborted = True
+        self._kept.clear()
         self._group = None
         # the store goes after the group, whose destructor may still hold it
 

@@ -64,6 +64,7 @@ class Ring:
             max(segment_bytes, transport.least_segment_bytes) if transport else segment_bytes
         )
         self._scratch: dict[object, Packed] = {}
+        self._greeting = (self._word(), self._word()) if transport is not None else ()
         self._words = [
             (self._word(), self._word(), to, source)
             for to, source in dissemination(self.rank, self.world_size)
@@ -105,6 +106,24 @@ class Ring:
             word = min(word, int(theirs.item()))
         self._check()
         return word
+
+    def stranger(self, word: int) -> int | None:
+        """The rank before this one, when its word (int64) for the operation to come is another one.
+
+        Before the first bytes of an operation: gloo ends the process when messages differ in size. Where not
+        all words are equal at least one rank is told, and it asks nobody for data.
+        """
+        self._check()
+        if self.transport is None or self.world_size == 1:
+            return None
+        self.transport.begin()
+        left = (self.rank - 1) % self.world_size
+        mine, theirs = self._greeting
+        mine.fill_(word)
+        work = self.transport.exchange([(mine, (self.rank + 1) % self.world_size)], [(theirs, left)], "open")
+        self._wait(work, left, "open")
+        self._check()
+        return left if int(theirs.item()) != word else None
 
     # ---- how ----
 
