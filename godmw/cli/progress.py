@@ -86,7 +86,7 @@ def told_as(event: dict[str, Any]) -> str | None:
             return f"{worker} is drained: {reason}"
         case "target" if "brings" not in reason:
             return f"{event.get('target')} workers wanted: {reason}"
-        case "notice":
+        case "notice" if not reason.startswith("paused: "):  # its phase says so
             return str(reason)
         case "phase" if event.get("phase") in ("PAUSED",):
             return f"paused: {reason}"

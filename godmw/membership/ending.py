@@ -55,7 +55,7 @@ def last_line(words: str) -> str:
 
 def failed(job: JobState, worker: Worker, failure: msg.Failed) -> None:
     """Last words of a worker, before its exit is seen."""
-    worker.failure = failure
+    worker.failure, worker.failed_s = failure, job.now_s
     job.log(
         "failed", worker=worker.id, reason=_in_words(worker, failure), traceback=failure.traceback[-8000:]
     )
@@ -63,6 +63,15 @@ def failed(job: JobState, worker: Worker, failure: msg.Failed) -> None:
         fail(job, _in_words(worker, failure))
     elif job.finish is None:
         job.notice(_in_words(worker, failure))
+
+
+def blame(job: JobState) -> str:
+    """What to add to the reason of an end that followed from a script's failure."""
+    failed = [worker for worker in job.roster.workers.values() if worker.failure is not None]
+    if not failed:
+        return ""
+    first = min(failed, key=lambda worker: worker.failed_s)
+    return f"; {_in_words(first, first.failure)}" if first.failure is not None else ""
 
 
 def finished(job: JobState, worker: Worker, message: msg.Finished) -> None:

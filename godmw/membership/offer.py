@@ -19,8 +19,8 @@ def difference(offer: rec.OfferSet, message: msg.Prepared) -> str:
         return _settings_differ(offer.detail, message.detail)
     if offer.model != message.model.hex():
         (_, theirs), (_, ours) = _split(offer.detail), _split(message.detail)
-        seen = f"{ours}, the job's has {theirs}" if ours != theirs else f"{ours}, other names, shapes or dtypes"
-        return f"this worker's model is not the job's: it has {seen}"
+        other = f"the job's has {theirs}" if ours != theirs else "other names, shapes or dtypes"
+        return f"this worker's model is not the job's: it has {ours}, {other}"
     if offer.data != message.data.hex():
         return "this worker's dataset is not the job's: other samples, or in another order"
     if message.seed >= 0 and message.seed != offer.seed:

@@ -7,6 +7,7 @@ Plain records and small questions about them; every change of a worker's state g
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 
 from godmw.membership.failure_detector import BeatGap
@@ -42,6 +43,7 @@ class Worker:
     certain: bool = False  # its death was seen, not inferred from silence
     excused: bool = False  # its exit was asked for: not counted against the budget
     failure: msg.Failed | None = None
+    failed_s: float = math.inf  # when it said its last words
     beat: msg.Heartbeat | None = None
     gap: BeatGap = dataclasses.field(default_factory=BeatGap)
     process: str = ""

@@ -17,6 +17,7 @@ from godmw.protocol import messages as msg
 
 NAMED_AFTER_S = 10.0
 NAMED_AGAIN_S = 30.0
+LAST_WORDS_S = 10.0  # from a worker's last words to the end of its process
 LINK_GRACE_S = 0.4  # an exit that explains a broken link is known by then
 LINK_MEMORY_S = 60.0
 REFUSED = 77
@@ -111,7 +112,10 @@ def _judge_worker(job: JobState, worker: Worker) -> None:
     if host_silent(worker.gap, None if agent is None or agent.lost else agent.gap, lease_s, job.now_s):
         lose(job, worker, Cause.SILENT, f"nothing heard from its host for {lease_s:g} s")
         return
-    if worker.gap.silent(lease_s, job.now_s):
+    if worker.failure is not None:  # it has said its last words and is on its way out
+        if job.now_s - worker.failed_s > LAST_WORDS_S:
+            lose(job, worker, Cause.FAILED, "its script failed and its process does not end")
+    elif worker.gap.silent(lease_s, job.now_s):
         _name(
             job,
             worker,
