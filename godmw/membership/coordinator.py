@@ -125,7 +125,8 @@ class Coordinator:
         if (best >= 0 and best >= job.next_operation) or not change.all_certain(job, silent):
             return
         if best < 0:
-            ending.fail(job, "every worker that held the job's state has died, and there is no checkpoint")
+            what = "every worker that held the job's state has died, and there is no checkpoint"
+            ending.fail(job, what + ending.blame(job))
         else:
             ending.fail(
                 job,
