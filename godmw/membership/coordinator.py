@@ -199,6 +199,8 @@ class Coordinator:
         lag = worker.draining and not job.round  # drained, and the word that it may leave was lost
         if message.generation > 0 and worker.key not in job.base_keys() and not lag:
             self._refuse(peer, "this worker's generation is over", "start it again to join as a new worker")
+            worker.excused = True
+            verdicts.left(job, worker, "its generation is over")
             return
         fresh = not worker.joined
         worker.peer, worker.address, worker.joined = peer, message.address, True

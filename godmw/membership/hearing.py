@@ -21,8 +21,8 @@ from godmw.protocol import messages as msg
 
 def restore(job: JobState, records: Sequence[rec.JournalRecord]) -> None:
     """Rebuild the memory from the journal; afterwards the job hears for one lease, or ends again."""
-    formed = 0
-    last_abort = 0
+    formed = last_abort = 0
+    in_force: rec.PlanMade | None = None
     for item in records:
         match item:
             case rec.TermBegan(term=term):
@@ -40,8 +40,10 @@ def restore(job: JobState, records: Sequence[rec.JournalRecord]) -> None:
             case rec.PlanMade():
                 job.top = max(job.top, item.number)
                 job.plans[item.number] = job.past[item.number] = item
+                in_force = in_force if item.planned else item
             case rec.GenerationWas(number=number):
-                formed = max(formed, number)
+                _drained(job, in_force, job.past[number])
+                formed, in_force = number, job.past[number]
             case rec.FinishMade():
                 job.finish = item
             case rec.JobOver():
@@ -49,11 +51,18 @@ def restore(job: JobState, records: Sequence[rec.JournalRecord]) -> None:
             case _:
                 raise ValueError(f"unknown journal record {item!r}")
     _rebase(job, formed)
-    job.last_abort = last_abort
+    job.last_abort, job.last_formed = last_abort, formed
     lease_s = max((job.lease_s(worker) for worker in job.roster.alive()), default=job.settings.lease_s)
     job.hearing = Hearing(job.now_s + lease_s)
     if job.finish is not None:
         job.move(JobPhase(job.finish.outcome.upper()), job.finish.reason)
+
+
+def _drained(job: JobState, before: rec.PlanMade | None, after: rec.PlanMade) -> None:
+    """Whom a planned change left out, and nobody saw leave, may still wait for the word that it may."""
+    if before is not None and after.planned:
+        for worker in job.roster.get(set(job.member_keys(before)) - set(job.member_keys(after))):
+            worker.draining = worker.excused = True
 
 
 def _seen(job: JobState, item: rec.WorkerSeen) -> None:
@@ -92,6 +101,8 @@ def register(job: JobState, worker: Worker, message: msg.Join) -> None:
     """A worker reported to this term while it hears; judged when all have, or the lease is over."""
     assert job.hearing is not None
     job.hearing.registered[worker.key] = message
+    if worker.draining and worker.key not in job.base_keys():
+        job.tell(worker, msg.GenerationFormed(number=job.last_formed))
 
 
 def settle(job: JobState) -> None:
@@ -133,8 +144,8 @@ def _adoptable(job: JobState, hearing: Hearing) -> bool:
         return False
 
     def clear(key: tuple[str, int], generation: int | None) -> bool:
-        join = reports.get(key)
-        if join is None:
+        join, worker = reports.get(key), job.roster.workers.get(key)
+        if join is None or worker is None or worker.gone:
             return False
         if join.generation == 0:
             return generation is None

@@ -75,7 +75,7 @@ class JobState:
         self.round: Round | None = None
         self.hearing: Hearing | None = None
         self.resend: rec.PlanMade | None = None  # restored: a planned change that had not formed
-        self.last_abort = 0  # restored: the newest Abort number
+        self.last_abort = self.last_formed = 0  # restored: the newest Abort, the newest formed generation
         # the job
         self.target = settings.target
         self.minimum = settings.minimum
