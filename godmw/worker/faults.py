@@ -14,8 +14,11 @@ POINTS = (
     "between_buckets",
     "results_in",
     "ready_sent",
+    "ready_received",
     "committed",
     "forming",
+    "forming_met",
+    "forming_linked",
     "donor_sending",
     "joiner_receiving",
 )
