@@ -20,7 +20,7 @@ from godmw.collectives.schedule import Exchange, Range, dissemination, ring
 from godmw.collectives.transport import Abandoned, Parcel, Transport, Work
 
 SEGMENT_BYTES = 2 << 20
-WHOLE_BYTES = 256 << 10  # two ranks swap whole buffers up to here: the same bytes, one round less
+WHOLE_BYTES = 512 << 10  # two ranks swap whole buffers up to here: the same bytes, one round less
 IN_FLIGHT = 4  # exchanges posted ahead of the one waited for
 
 Waiting = tuple[int, str, float]  # rank, stage, monotonic seconds since when
