@@ -64,7 +64,7 @@ class Ring:
             max(segment_bytes, transport.least_segment_bytes) if transport else segment_bytes
         )
         self._scratch: dict[object, Packed] = {}
-        self._greeting = (self._word(), self._word()) if transport is not None else ()
+        self._greeting = [self._word(), self._word()] if transport is not None else []
         self._words = [
             (self._word(), self._word(), to, source)
             for to, source in dissemination(self.rank, self.world_size)

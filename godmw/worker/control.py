@@ -140,7 +140,9 @@ class Control:
                         self.participant.step(ev.OperationOpened(number, shards), self._clock.now_s())
                     )
                     self._pass_boundary()
-                    return SharedOperation(self, number, shards, contribution, self._step)
+                    return SharedOperation(
+                        self, number, shards, contribution, self._step, kind=kind, identity=identity
+                    )
                 self.phase("paused" if self.participant.stopped else "waiting", self._step)
                 self.wait(WAIT_S)
 

@@ -19,13 +19,18 @@ from torch import Tensor
 from godmw.collectives.links import Links
 from godmw.collectives.ring import Ring
 from godmw.collectives.transport import Abandoned, LinkError
-from godmw.errors import InternalError
+from godmw.errors import InternalError, JobFailed
 from godmw.worker import faults
-from godmw.worker.interface import Contribution
+from godmw.worker.interface import Contribution, Kind
 
 if TYPE_CHECKING:
     from godmw.worker.control import Control
 
+AT: dict[Kind, str] = {
+    "step": "a step of a loop",
+    "reduce": "job.allreduce or between two loops",
+    "gather": "job.evaluate or job.once",
+}
 WAIT_S = 0.2  # main thread: how often a wait looks at signals, besides being woken
 
 
@@ -56,10 +61,14 @@ class SharedOperation:
         shards: int,
         contribution: Contribution,
         step: int,
+        *,
+        kind: Kind,
+        identity: bytes,
     ) -> None:
         self.number, self.shards = number, shards
         self.results: list[list[Tensor]] = []
         self._control, self._contribution, self._step = control, contribution, step
+        self._kind, self._word = kind, int.from_bytes(identity, "little", signed=True)
         self._attempt = control.new_attempt()
         self._begin_reducing()
 
@@ -130,6 +139,7 @@ class SharedOperation:
     def _reduce(self, attempt: Attempt, ring: Ring) -> None:
         """The communication thread's part, from the first bucket to the commit."""
         try:
+            self._greet(attempt, ring)
             for bucket in range(self._contribution.buckets):
                 parts = self._next_parts(attempt)
                 assert attempt.links is not None
@@ -149,6 +159,17 @@ class SharedOperation:
         except BaseException as error:  # it belongs to the main thread's script
             attempt.error = error
             self._control.notify()
+
+    def _greet(self, attempt: Attempt, ring: Ring) -> None:
+        """JobFailed when a neighbour is at another operation; while the main thread computes."""
+        stranger = ring.stranger(self._word)
+        if stranger is not None:
+            own, other = attempt.members[attempt.rank], attempt.members[stranger]
+            raise JobFailed(
+                f"the workers do not stand at the same operation: {own} is at {AT[self._kind]} "
+                f"(step {self._step}), {other} at another one",
+                hint="every worker must run the same script with the same arguments in the same order",
+            )
 
     def _next_parts(self, attempt: Attempt) -> list[Tensor]:
         while True:
