@@ -49,7 +49,7 @@ def command(ctx: click.Context, run_dir: Path | None, as_json: bool) -> int:
         emit(result, as_json=True)
     else:
         if report.words.strip():
-            click.echo(report.words.strip(), err=True)
+            click.echo(report.words.strip("\n"), err=True)
         click.echo("\n".join(checklist.lines(report.checks)))
     return 0 if report.ok else 1
 

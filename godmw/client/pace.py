@@ -4,7 +4,7 @@ read.
 `godmw rehearse` needs time for its events in a script whose steps take milliseconds, and an end after a
 few steps of a script that would train for days. The file holds two numbers: how many steps may be begun,
 and after how many the job ends. A worker that is held looks again until it may go on. A file that nobody has
-written for `FORGOTTEN_S` holds nobody, and one that is gone ends the job: nothing waits for a dead rehearsal.
+written for `FORGOTTEN_S` holds nobody, one that is gone ends the job: nothing waits for a dead rehearsal.
 """
 
 from __future__ import annotations

@@ -45,37 +45,33 @@ def lines(checks: Sequence[Check]) -> list[str]:
     return told
 
 
-def steps(done: int, wanted: int, *, ended: bool) -> Check:
-    """Whether the job came to its end, and after how many steps."""
-    if not ended:
-        return Check("finished", False, f"{done} steps, then no end", "see the script's last words above")
+def finished(done: int, wanted: int, failure: str | None) -> Check:
+    """Whether the job came to its end, and after how many steps. `failure`: why not, None when it did."""
+    if failure is not None:
+        return Check("finished", False, f"{done} steps, then: {failure}", "see the last words above")
     short = "" if done >= wanted else f" (fewer than {wanted}: that is all there was time or data for)"
     return Check("finished", True, f"{done} steps{short}")
 
 
-def digests(events: Iterable[dict[str, Any]], reason: str = "") -> Check:
+def digests(events: Iterable[dict[str, Any]], failure: str | None) -> Check:
     """Whether all workers that ended had the same weights and the same other state."""
-    found = {
-        str(event["worker"]): str(event.get("digest")) for event in events if event.get("kind") == "ended"
-    }
+    found = {str(event["worker"]): str(event["digest"]) for event in events if event.get("digest")}
     advice = (
-        "let no worker change the model, an optimizer or job.state on its own: no `if job.is_leader` around "
-        "it, no random numbers of your own"
+        "register all state; change model, optimizer and job.state alike on every worker: not below "
+        "`if job.is_leader`, not by the worker's rank, time or files"
     )
-    if not found:
-        return Check("equal state", False, reason or "no worker came to its end", "see the lines above")
     different = len(set(found.values()))
     if different > 1:
         return Check("equal state", False, f"{different} different digests on {len(found)} workers", advice)
-    if "digest" in reason:
-        return Check("equal state", False, reason, advice)
-    return Check("equal state", True, f"one digest on {len(found)} workers")
+    if failure is not None:
+        return Check("equal state", False, "the job did not come to its end", "see the last words above")
+    return Check("equal state", bool(found), f"one digest on {len(found)} workers", advice)
 
 
 def audited(report: AuditReport | None) -> Check:
     """Whether each sample of each epoch went into exactly one step."""
     if report is None:
-        return Check("audit", False, "there is no ledger to audit", "see the lines above")
+        return Check("audit", False, "there is no ledger to audit", "see the last words above")
     found = f"{report.samples} samples, missing {report.missing}, repeated {report.repeated}"
     return Check("audit", report.clean, found, "this is a fault of godmw: report it with --run-dir's files")
 
@@ -94,7 +90,7 @@ def survivors(seen: Sequence[dict[str, Any]], struck: frozenset[str]) -> Check:
             "see its last words in logs/ of --run-dir D: something in the script ended it",
         )  # fmt: skip
     if not pids:
-        return Check("survivors' pids", False, "no worker was left alone", "see the lines above")
+        return Check("survivors' pids", False, "no worker was left alone", "see the last words above")
     return Check("survivors' pids", True, f"{', '.join(sorted(pids))} kept process and memory")
 
 
@@ -109,15 +105,17 @@ def registered(logs: str) -> Check:
     return Check("registered state", True, "optimizers, schedulers and scalers are all in godmw.join")
 
 
-def ordered(logs: str, *, ended: bool) -> Check:
-    """Whether all workers did the same collective operations in the same order."""
+def ordered(logs: str, done: int) -> Check:
+    """Whether all workers did the same collective operations in the same order, in `done` steps."""
     match = OUT_OF_ORDER.search(logs)
-    advice = "call job.evaluate, allreduce, once and steps on every worker: not below `if job.is_leader`"
     if match:
-        return Check("collectives", False, " ".join(match.group(1).split()), advice)
-    if not ended:
-        return Check("collectives", False, "the job did not come to its end", "see the lines above")
-    return Check("collectives", True, "in the same order on every worker")
+        return Check(
+            "collectives", False, " ".join(match.group(1).split()),
+            "call job.evaluate, allreduce, once and steps on every worker: not below `if job.is_leader`",
+        )  # fmt: skip
+    if not done:
+        return Check("collectives", False, "no step was done together", "see the last words above")
+    return Check("collectives", True, f"in the same order on every worker, in {done} steps")
 
 
 def step_time(plain_s: Sequence[float], ours_s: Sequence[float], workers: int) -> Check:
