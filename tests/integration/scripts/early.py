@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from light import light
 
 import godmw
 
@@ -28,6 +29,7 @@ def main() -> None:
     parser.add_argument("--enter", type=Path, help="join when this file is there")
     args = parser.parse_args()
 
+    light()
     torch.manual_seed(3)
     model = torch.nn.Sequential(
         torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.ReLU(), torch.nn.Linear(16, 2)

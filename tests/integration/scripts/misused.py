@@ -4,6 +4,7 @@ import argparse
 import sys
 
 import torch
+from light import light
 
 import godmw
 
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--leave", type=int, default=-1, help="the step after which the script exits with 0")
     args = parser.parse_args()
 
+    light()
     torch.manual_seed(0)
     model = torch.nn.Linear(4, args.width)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from light import light
 
 import godmw
 from godmw.testing import faults
@@ -18,13 +19,14 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0, help="seconds a batch takes longer")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--samples", type=int, default=2000)
-    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--width", type=int, default=512, help="from 512 there are two buckets")
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--faults", default="[]")
     parser.add_argument("--fault-log", type=Path)
     parser.add_argument("--net", choices=["mlp", "cnn"], default="mlp")
     args = parser.parse_args()
 
+    light()
     torch.manual_seed(7)
     if args.net == "cnn":
         model = torch.nn.Sequential(
