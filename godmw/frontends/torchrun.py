@@ -8,16 +8,11 @@ environment; the caller hands it over.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import dataclasses
 import ipaddress
 import json
-import os
 import re
-import select
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -29,9 +24,9 @@ import torch.distributed as dist
 
 from godmw.client.rundir import RunDir, default_path
 from godmw.config import JoinAddress
-from godmw.errors import GodmwError, Unreachable, UsageError
+from godmw.errors import Unreachable, UsageError
 from godmw.frontends import door
-from godmw.worker.agent import bound_master
+from godmw.frontends.companion import Companion
 
 NUMBER = "[0-9]{1,9}"
 NEEDED = {"RANK": NUMBER, "WORLD_SIZE": NUMBER, "MASTER_ADDR": ".+", "MASTER_PORT": "[0-9]{1,5}"}
@@ -41,8 +36,6 @@ SAY_AFTER_S = 10.0
 ASK_AGAIN_S = 0.05
 STORE_S = 60.0  # for torchrun's store to take a connection
 ANSWER_S = 30.0  # for the master that rank 0 has named to take a connection
-BIND_S = 30.0
-LEAVE_S = 5.0  # for the master to write the summary, once the job is over
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -212,7 +205,7 @@ def _found_or_started(place: Place, environment: Mapping[str, str]) -> Meeting:
     run_dir = _run_dir(given, place.attempt).absolute()
     listen = [] if "GODMW_LISTEN" in environment else ["--listen", _listen(place)]
     options = [*listen, "--min", str(place.world_size), "--lease", str(LEASE_S)]
-    join = _start(run_dir, options)
+    join = Companion(run_dir, options).start()
     return Meeting(dataclasses.replace(join, host=_dialled(join.host, place)), str(run_dir))
 
 
@@ -236,35 +229,3 @@ def _dialled(host: str, place: Place) -> str:
     except OSError:
         return host
     return host if ipaddress.ip_address(str(found[0][4][0])).is_loopback else place.address
-
-
-def _start(run_dir: Path, options: list[str]) -> JoinAddress:
-    """Start a master that lives no longer than this process; returns where it listens."""
-    process = subprocess.Popen(
-        bound_master.command(os.getpid(), run_dir, options),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        start_new_session=True,  # torchrun signals the session of a worker: the master ends after it
-    )
-    assert process.stdout is not None
-    with process.stdout as pipe:
-        ready, _, _ = select.select([pipe], [], [], BIND_S)
-        line = pipe.readline() if ready else b""
-    atexit.register(_see_off, process)  # before godmw.join: runs when the job has ended here
-    try:
-        said = json.loads(line)
-    except ValueError:
-        process.kill()
-        said = {"error": f"no master listened within {BIND_S:.0f} s", "hint": f"see {RunDir(run_dir).logs}"}
-    if "join" not in said:
-        raise GodmwError(said["error"], code=said.get("code"), hint=said.get("hint"))
-    return JoinAddress.parse(said["join"])
-
-
-def _see_off(process: subprocess.Popen[bytes]) -> None:
-    """The job is over: its summary is written when this process, and so torchrun, ends."""
-    if (
-        getattr(sys, "last_value", None) is None
-    ):  # an exception ends this rank: torchrun is to hear of it now
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(LEAVE_S)
