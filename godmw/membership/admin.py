@@ -86,10 +86,12 @@ def _drain(job: JobState, peer: str, message: msg.Drain) -> dict[str, Any]:
 
 
 def _evict(job: JobState, peer: str, message: msg.Evict) -> dict[str, Any]:
-    silent = job.roster.current(message.worker)
-    if silent is not None and silent.gone and not silent.certain and silent.key in job.chain_keys():
-        verdicts.certainly_dead(job, silent, Cause.OPERATOR, "an operator says so")
-        return {"worker": silent.id, "target": job.target}
+    members = job.roster.get(sorted(job.chain_keys()))
+    silent = [w for w in members if w.id == message.worker and w.gone and not w.certain]
+    for worker in silent:
+        verdicts.certainly_dead(job, worker, Cause.OPERATOR, "an operator says so")
+    if silent:
+        return {"worker": message.worker, "target": job.target}
     worker = _worker(job, message.worker)
     crew.set_target(job, max(0, job.target - 1), f"{worker.id} is evicted")
     worker.excused = worker.draining = True

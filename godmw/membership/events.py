@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from godmw.protocol.fields import Checked
-from godmw.protocol.messages import Header
+from godmw.protocol.messages import Committed, Header, LoopOpened
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,10 +90,15 @@ class LinksBroken:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StateApplied:
-    """The joiner's main thread has applied the state of the boundary before operation ``position``."""
+    """The joiner's main thread has applied the state of the boundary before operation ``position``.
+
+    ``records`` is what the donor's participant had as ``unrecorded()`` when that state was taken: should all
+    older members die, this worker tells the master what it had not.
+    """
 
     generation: int
     position: int
+    records: tuple[Committed | LoopOpened, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

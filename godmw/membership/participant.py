@@ -55,6 +55,10 @@ class Participant(Place):
         kept = self.records.keep(record)
         return [act.Send("", record)] if kept and self.rank == 0 and self.registered else []
 
+    def unrecorded(self) -> tuple[msg.Committed | msg.LoopOpened, ...]:
+        """What goes with a state to a joiner: the records that the master has not acknowledged here."""
+        return tuple(self.records.all())
+
     def prepare(self, offer: msg.Prepared) -> list[Action]:
         """The script stands at its first operation; the checks of the master are next."""
         self.prepared = offer
@@ -91,8 +95,8 @@ class Participant(Place):
                 if generation != self.generation or self.stopped or not self.registered:
                     return []
                 return [act.Send("", msg.LinkBroken(peer=peer[:64], stage=stage[:64]))]
-            case ev.StateApplied(generation=generation, position=position):
-                return self._state_applied(generation, position)
+            case ev.StateApplied():
+                return self._state_applied(event)
             case ev.ScriptEnded(summary=summary, digest=digest):
                 self.ended, self.digest = summary, digest
                 return [self._finished(False)] if self.registered else []
@@ -231,13 +235,15 @@ class Participant(Place):
             raise ParticipantFault(f"plan {plan.number} goes back to {plan.start} from {self.hand.position}")
         return self._enter(plan)
 
-    def _state_applied(self, generation: int, position: int) -> list[Action]:
-        plan = self.held.get(generation)
-        if plan is None or self.abort > generation or self.generation > 0:
+    def _state_applied(self, event: ev.StateApplied) -> list[Action]:
+        plan = self.held.get(event.generation)
+        if plan is None or self.abort > event.generation or self.generation > 0:
             return []  # an Abort came first: on STANDBY again, without state
-        if not plan.planned and position != plan.start:
-            raise ParticipantFault(f"state of operation {position} for a plan that starts at {plan.start}")
-        self.hand.position = position
+        if not plan.planned and event.position != plan.start:
+            raise ParticipantFault(f"state of {event.position} for a plan that starts at {plan.start}")
+        self.hand.position = event.position
+        for record in event.records:
+            self.records.keep(record)
         return self._enter(plan)
 
     def _enter(self, plan: msg.Plan) -> list[Action]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from godmw.simulate.worker import SimWorker
 
 DONOR_PATIENCE_S = 2.0
-Kept = tuple[int, str]  # (position, state)
+Kept = tuple[int, str, tuple[msg.Committed | msg.LoopOpened, ...]]  # (position, state, unrecorded)
 
 
 @dataclasses.dataclass(slots=True)
@@ -107,11 +107,11 @@ class Engine:
         if self._fetching != generation:
             return
         self._fetching = 0
-        position, state = kept
+        position, state, records = kept
         if self.participant.abort <= generation and self.participant.generation == 0:
             self.position, self.state = position, state
             self.worker.world.history.received(self.worker.name, position, state)
-        self.worker.feed(ev.StateApplied(generation, position))
+        self.worker.feed(ev.StateApplied(generation, position, records))
 
     # ------------------------------------------------------------------ donor
 
@@ -133,7 +133,7 @@ class Engine:
             return
         for generation, kept in self._keeps.items():
             if kept is None:
-                self._keeps[generation] = (self.position, self.state)
+                self._keeps[generation] = (self.position, self.state, self.participant.unrecorded())
         waiting, self._asked = self._asked, []
         for generation, answer in waiting:
             kept = self._keeps.get(generation)

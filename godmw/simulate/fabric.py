@@ -15,6 +15,7 @@ from godmw.membership import events as ev
 from godmw.simulate.links import Contribution, Links, Round
 
 if TYPE_CHECKING:
+    from godmw.simulate.engine import Kept
     from godmw.simulate.worker import SimWorker
     from godmw.simulate.world import World
 
@@ -136,7 +137,7 @@ class Fabric:
         joiner: SimWorker,
         address: str,
         generation: int,
-        done: Callable[[tuple[int, str] | None], None],
+        done: Callable[[Kept | None], None],
     ) -> None:
         """Ask the donor at `address` for what it keeps for `generation`; `done` gets (position, state), or
         None when it is not there.  No answer comes from one that is frozen or cut off.
@@ -146,7 +147,7 @@ class Fabric:
             joiner.later(0.001, lambda: done(None))
             return
 
-        def answer(kept: tuple[int, str] | None) -> None:
+        def answer(kept: Kept | None) -> None:
             network = self._world.network
             network.send(donor.name, joiner.name, "state", lambda: joiner.run(lambda: done(kept)))
 
