@@ -23,12 +23,14 @@ def write(run: Job, text: str) -> str:
     return "train.py"
 
 
-def failed(run: Job, workers: int, *words: str, options: tuple[str, ...] = ()) -> tuple[str, str]:
+def failed(
+    run: Job, workers: int, *words: str, options: tuple[str, ...] = (), prefix: str = "error: w"
+) -> tuple[str, str]:
     """A job that must fail with 1; its error line and everything it said."""
     command = ["run", "--workers", str(workers), "--run-dir", str(run.path), *options, *words]
     code, _, err = ended(run.godmw(*command), PATIENCE_S)
     assert code == 1, err
-    lines = [line for line in err.splitlines() if line.startswith("error: w")]  # the worker that failed
+    lines = [line for line in err.splitlines() if line.startswith(prefix)]  # the worker that failed
     assert len(lines) == 1, err
     assert err.splitlines()[-1] == f"hint: see {run.path}/logs"
     summary = run.files.read_summary()
@@ -77,6 +79,16 @@ def test_a_typo_in_the_loop_of_four_workers_is_one_traceback(tmp_path: Path) -> 
     assert "its script raised: NameError: name 'undefined_name' is not defined" in line
     assert err.count(TRACEBACK) == 1, err
     assert "misused.py" in err
+
+
+@pytest.mark.slow
+def test_a_typo_that_all_meet_after_the_first_commit_is_one_traceback_too(tmp_path: Path) -> None:
+    """Nobody who holds the state is left: the reason says whose script it was."""
+    with job(tmp_path) as run:
+        line, err = failed(run, 3, str(MISUSED), "--typo", "5", prefix="error: every worker")
+    assert "has died, and there is no checkpoint; w" in line
+    assert line.endswith("its script raised: NameError: name 'undefined_name' is not defined")
+    assert err.count(TRACEBACK) == 1, err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Workers that die or freeze in the middle of a job: the others go on in the same processes."""
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -85,3 +86,15 @@ def test_a_worker_without_an_agent_frozen_and_continued_is_out(tmp_path: Path) -
         run.goes_on()
         run.finish(survivors=tuple(w for w in run.first_pids if w != victim))
         assert agent.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.slow
+def test_a_leader_that_stands_while_the_others_wait_is_named_and_not_evicted(tmp_path: Path) -> None:
+    with job(tmp_path) as run:
+        run.start(3, args=("--stand", "20"))
+        leader = next(iter(run.first_pids))
+        said = run.see("notice", within_s=120.0, step=20)["reason"]
+        assert re.fullmatch(rf"waiting for {leader} for 1\d s: compute at small\.py:\d+ main", said), said
+        run.run.wait(step=25, timeout_s=PATIENCE_S)
+        summary = run.finish(survivors=tuple(run.first_pids))
+    assert summary["recoveries"] == []

@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--until", type=Path, help="stop all after the step at which this file is there")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds a batch takes longer")
+    parser.add_argument("--stand", type=int, default=-1, help="the step at which the leader stands for 15 s")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--width", type=int, default=512, help="from 512 there are two buckets")
@@ -53,7 +54,7 @@ def main() -> None:
     faults.install(job, faults.table(args.faults), args.fault_log)
     for step in job.steps(data, batch_size=args.batch, steps=args.steps, num_workers=args.loaders):
         for bx, by in step:
-            time.sleep(args.pace)
+            time.sleep(15.0 if step.index == args.stand and job.is_leader else args.pace)
             step.backward(F.cross_entropy(model(bx), by))
         optimizer.step()
         if args.until is not None and args.until.exists():
