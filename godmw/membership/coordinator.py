@@ -177,6 +177,7 @@ class Coordinator:
                 handler(self, worker, header, message)
             elif worker.state is WorkerState.DEAD:
                 job.send(peer, verdicts.taken_out("it was silent, or evicted"))
+                job.roster.peers.pop(peer, None)  # once is enough
 
     def _from_agent(self, agent: Agent, message: Any) -> None:
         if isinstance(message, msg.AgentBeat):

@@ -48,8 +48,9 @@ class History:
 
     def received(self, worker: str, position: int, state: str) -> None:
         """`worker` took over the state of the boundary before `position` from a donor."""
-        expected = self.commits[position - 1].state if position else None
-        if position > len(self.commits) or (expected is not None and state != expected):
+        known = position <= len(self.commits)
+        expected = self.commits[position - 1].state if known and position else None
+        if not known or expected not in (None, state):
             raise Violation(f"{worker} received state {state} for {position}, history has {expected}")
         self.position[worker] = position
 
@@ -80,9 +81,7 @@ class History:
                 )
             return
         if operation > len(self.commits):
-            raise Violation(
-                f"{worker} commits operation {operation} before anybody committed {len(self.commits)}"
-            )
+            raise Violation(f"{worker} commits operation {operation}, history ends at {len(self.commits)}")
         if self.commits and generation < self.commits[-1].generation:
             raise Violation(
                 f"operation {operation} is of generation {generation}, older than the one before it"

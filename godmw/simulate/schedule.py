@@ -63,7 +63,8 @@ class Fault:
 # where the order of things matters: between each of these and the next message
 POINTS = (
     "journals plan", "journals abort", "journals generation", "journals the end", "starts, term",
-    "begins shard", "gives", "is whole for", "commits", "switches to", "is drained", "enters generation", "ends its script",
+    "begins shard", "gives", "is whole for", "commits", "switches to", "is drained",
+    "enters generation", "ends its script",
     "→ master: Stopped", "→ master: PlanHeld", "→ master: Formed", "→ master: Join", "→ master: Prepared",
     "→ master: Committed", ": Plan number", ": Abort number", ": GenerationFormed", ": Finish",
 )  # fmt: skip
@@ -243,7 +244,7 @@ def _cut(world: World, a: str, b: str, for_s: float, *, one_way: bool = False) -
 def calm(world: World) -> None:
     """Everything that can be undone is undone."""
     for a, b in world.network.cuts():
-        world.mend(a, b)
+        world.network.mend(a, b)
     world.master.thaw()
     world.master.crash_on = None
     for agent in world.agents.values():

@@ -179,11 +179,16 @@ class World:
 
     def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
         self.note("CUT", f"{a} {'-/->' if one_way else '|'} {b}")
-        self.network.cut(a, b, one_way=one_way)
+        self.network.cut(self._process(a), self._process(b), one_way=one_way)
 
     def mend(self, a: str, b: str) -> None:
         self.note("MEND", f"{a} – {b}")
-        self.network.mend(a, b)
+        self.network.mend(self._process(a), self._process(b))
+
+    def _process(self, name: str) -> str:
+        """The process that a worker's or agent's id or ``master`` means now; a process's name is itself."""
+        known = name == "master" or name in self.agents or "#" in name or name.startswith("hand")
+        return name if known else self.worker(name).name
 
     # ------------------------------------------------------------------ an operator
 
