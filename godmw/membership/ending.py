@@ -76,7 +76,7 @@ def blame(job: JobState) -> str:
 
 def finished(job: JobState, worker: Worker, message: msg.Finished) -> None:
     """A worker's script has ended, or (``confirmed``) it has heard Finish and goes."""
-    if not worker.ended or worker.digest != message.digest:
+    if message.digest and worker.digest != message.digest:  # one told Finish before it was needed has none
         job.log("ended", worker=worker.id, incarnation=worker.incarnation, digest=message.digest.hex())
     worker.ended, worker.position, worker.digest = True, message.position, message.digest
     if message.summary and worker.key in job.current_keys()[:1]:
