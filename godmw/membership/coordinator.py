@@ -175,9 +175,9 @@ class Coordinator:
                 not worker.gone or isinstance(message, (msg.Finished, msg.Committed))
             ):
                 handler(self, worker, header, message)
-            elif worker.state is WorkerState.DEAD:
+            elif worker.state is WorkerState.DEAD and worker.told_out != peer:
+                worker.told_out = peer  # once a connection; its records still count
                 job.send(peer, verdicts.taken_out("it was silent, or evicted"))
-                job.roster.peers.pop(peer, None)  # once is enough
 
     def _from_agent(self, agent: Agent, message: Any) -> None:
         if isinstance(message, msg.AgentBeat):

@@ -41,6 +41,7 @@ class Worker:
     confirmed: bool = False
     draining: bool = False
     certain: bool = False  # its death was seen, not inferred from silence
+    told_out: str = ""  # the connection on which it was told that it is out
     excused: bool = False  # its exit was asked for: not counted against the budget
     failure: msg.Failed | None = None
     failed_s: float = math.inf  # when it said its last words
