@@ -33,6 +33,7 @@ from godmw.worker.story import Story
 if TYPE_CHECKING:
     from godmw.data.loader import Source
 
+SOURCES_KEPT = 8
 OWN = "godmw"  # the engine's part of the state
 
 
@@ -266,6 +267,10 @@ class Engine:
                 self._server = fork()
                 source = take_over(data, **arguments, server=self._server)
             self._sources[key] = (data, source)
+            if len(self._sources) > SOURCES_KEPT:  # a script may wrap its data anew for every pass
+                oldest = next(iter(self._sources))
+                self._sources.pop(oldest)[1].close()
+        self._sources[key] = self._sources.pop(key)
         return self._sources[key][1]
 
     def close(self) -> None:

@@ -21,7 +21,6 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from godmw.errors import GradientMisuse
 
-
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 

@@ -181,6 +181,7 @@ def evaluate(engine: Engine, fn: Callable[[Any], Any], source: Source) -> Any:
     if known is not None:
         return _result(decode(known))
     groups = cut(len(batches), min(EVALUATE_SHARDS, len(batches)))
+    engine.arrive()
     place = (engine.progress.seed, engine.progress.loops, engine.progress.steps, -1)
 
     def compute(shard: int) -> bytes:
@@ -197,7 +198,6 @@ def evaluate(engine: Engine, fn: Callable[[Any], Any], source: Source) -> Any:
         low, high = batches[groups[shard][0]][0], batches[groups[shard][1] - 1][1]
         return high - low, index_hash(np.arange(low, high, dtype=np.int64))
 
-    engine.arrive()
     engine.buffers.open()
     with chance.untouched(), torch.no_grad():
         pieces = gather(engine, f"evaluate {what}", len(groups), compute, samples_of)
