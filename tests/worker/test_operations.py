@@ -86,6 +86,13 @@ def test_evaluate_in_a_loops_body_may_return_much() -> None:
             assert found.sum() == 2 * RECORD_BYTES
 
 
+def test_data_that_is_wrapped_anew_for_every_pass_is_not_kept_for_ever() -> None:
+    with joined() as (job, _, _):
+        for _ in range(30):
+            assert job.evaluate(lambda batch: len(batch[0]), data(), batch_size=20) == SAMPLES
+        assert len(job._engine._sources) == 8
+
+
 def test_allreduce_of_one_is_the_value_itself_and_a_copy() -> None:
     with joined() as (job, _, _):
         value = torch.arange(6, dtype=torch.int32).reshape(2, 3)
