@@ -33,6 +33,8 @@ class Story:
         self._metrics_at = _size(run, "metrics")
         self._events_at = _size(run, "events")
         self._recent: collections.deque[tuple[float, int]] = collections.deque()
+        self._began_s = time.monotonic()
+        self._prepared = 0
         self.last: dict[str, Any] | None = None
 
     def look(self) -> list[str]:
@@ -45,6 +47,7 @@ class Story:
         told = []
         for event, end in _lines(self._run, "events", self._events_at):
             self._events_at = end
+            self._prepared += event.get("kind") == "prepared"
             text = told_as(event)
             if text:
                 told.append(text)
@@ -64,7 +67,8 @@ class Story:
         """Step, speed, loss and members, in one line."""
         last = self.last
         if last is None:
-            return "starting"
+            ready = f"{self._prepared} worker{'s' if self._prepared != 1 else ''} ready, "
+            return f"starting: {ready if self._prepared else ''}{time.monotonic() - self._began_s:.0f} s"
         loss = last.get("loss")
         shown = "-" if loss is None else f"{loss:.4f}"
         members = last["world_size"]
@@ -81,7 +85,8 @@ def told_as(event: dict[str, Any]) -> str | None:
         case "verdict":
             return f"{worker} is out: {reason}"
         case "formed":
-            return f"generation {event.get('number', event.get('generation'))} stands"
+            members = event.get("members") or []
+            return f"generation {event.get('number', event.get('generation'))}: {', '.join(members)}"
         case "drain":
             return f"{worker} is drained: {reason}"
         case "target" if "brings" not in reason:
@@ -135,7 +140,9 @@ class Progress:
                 self._say(text)
             line = self._story.line()
             if self._live is not None:
-                self._live.update(line, refresh=True)
+                if line != shown or last:
+                    shown = line
+                    self._live.update(_one_line(line), refresh=True)
             elif (
                 self._story.last is not None
                 and line != shown
@@ -160,6 +167,13 @@ class Progress:
         for line in lines:
             text = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
             self._live.console.print(Text.from_ansi(text), soft_wrap=True)
+
+
+def _one_line(text: str) -> Any:
+    """For rich: quiet, and cut at the terminal's edge instead of wrapped, which would flicker."""
+    from rich.text import Text
+
+    return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _size(run: RunDir, name: str) -> int:

@@ -31,8 +31,8 @@ def command(ctx: click.Context, run_dir: Path | None, as_json: bool) -> int:
     from godmw.demo.rehearsal import rehearse
 
     _, label = script_command(ctx)
-    signal.signal(signal.SIGTERM, leave)
     with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, leave))
         directory = run_dir or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="godmw-rehearse-"))
         )

@@ -22,6 +22,7 @@ from godmw.client.rundir import RunDir
 
 PATIENCE_S = 45.0
 END_S = 10.0  # from the order to stop after this step to the end of the process
+ENOUGH = 3  # steps that show that the script works, should it not come to its end
 POLL_S = 0.05
 
 
@@ -50,7 +51,7 @@ def run(
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
     try:
-        while process.poll() is None and time.monotonic() < ends_s + cut * END_S:
+        while process.poll() is None and time.monotonic() < ends_s + END_S:
             if not cut and time.monotonic() > ends_s:
                 cut = True
                 pace.set(0, 0)

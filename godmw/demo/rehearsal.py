@@ -52,7 +52,7 @@ def rehearse(
         report.words, report.steps = alone.output, len(alone.steps_s)
         report.checks += [Check(name, False, "did not happen", "see the first line") for name in EVENTS]
     else:
-        limit = STEPS if alone.cut else len(alone.steps_s)
+        limit = STEPS if alone.cut or alone.code is None else len(alone.steps_s)
         job = Trial(words, directory, own, limit, began_s + TOTAL_S, tell)
         report.checks += job.play() + _verdicts(job, alone)
         report.steps, report.words = len(job.metrics().get("step", ())), job.words
@@ -66,8 +66,10 @@ def _of_another_job(name: str) -> bool:
 
 def _alone(alone: plain.Plain) -> Check:
     name, count = "plain Python", len(alone.steps_s)
-    if alone.code is None:
-        return Check(name, False, f"no end within {plain.PATIENCE_S:.0f} s ({count} steps)", "use less data")
+    if alone.code is None and count < plain.ENOUGH:
+        return Check(
+            name, False, f"{count} steps within {plain.PATIENCE_S:.0f} s", "rehearse with less data"
+        )
     if alone.code:
         return Check(name, False, f"exit code {alone.code} after {count} steps", "see its last words above")
     if not count:
@@ -75,7 +77,8 @@ def _alone(alone: plain.Plain) -> Check:
             name, False, "it did no step of godmw",
             "job = godmw.join(model, optimizer); for step in job.steps(dataset, batch_size=…): …",
         )  # fmt: skip
-    return Check(name, True, f"{count} steps")
+    slow = "" if alone.code is not None else ", and it had more to do after them"
+    return Check(name, True, f"{count} steps{slow}")
 
 
 # ---- the verdicts ----

@@ -57,7 +57,9 @@ class Trial:
         self.struck: set[str] = set()
         self.outcome: dict[str, Any] = {}
         self.words = ""
-        self.free = max(LEAST_FREE, min(limit // 4, limit - SHARE * len(EVENTS)))  # steps that are only timed
+        self.free = max(
+            LEAST_FREE, min(limit // 4, limit - SHARE * len(EVENTS))
+        )  # steps that are only timed
         self.fitting = EVENTS[: max(0, limit - self.free) // SHARE]
         self._words, self._environment = list(words), environment
         self._pace = Pace(directory / "pace")
@@ -127,7 +129,9 @@ class Trial:
             try:
                 found = act(self._reach(lambda seen: True))
             except (GodmwError, OSError) as error:
-                checks.append(Check(name, False, str(error), _advice(name)))
+                late = isinstance(error, TimeoutError)
+                advice = _advice(name) if late else "see the last words above"
+                checks.append(Check(name, False, str(error), advice))
                 if self._over():
                     break
                 continue

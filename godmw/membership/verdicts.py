@@ -24,6 +24,8 @@ REFUSED = 77
 PATIENT_PHASES = frozenset({"debugger", "starting", "first step", "compiling", "saving"})
 WAITING_PHASES = frozenset({"waiting", "reduce", "ended"})  # for others, and not at its own work
 _CERTAIN = frozenset({Cause.EXITED, Cause.RESET, Cause.OPERATOR, Cause.FAILED})
+KILLED = (2, 9, 15)  # SIGINT, SIGKILL, SIGTERM
+CRASH_DUMP = "\n\nThread 0x"  # how Python's faulthandler goes on after what happened
 
 
 def lose(job: JobState, worker: Worker, cause: Cause, reason: str, *, replace: bool = True) -> None:
@@ -241,7 +243,8 @@ def child_exited(job: JobState, message: msg.ChildExited) -> None:
         return
     worker.certain = True
     how = f"signal {message.signal}" if message.signal else f"exit code {message.code}"
-    words = ending.last_line(message.last_words)
+    # a killed process did not say why; a crashed one says it first, and then where all its threads stood
+    words = "" if message.signal in KILLED else ending.last_line(message.last_words.split(CRASH_DUMP)[0])
     reason = how + (f": {words[:200]}" if words else "")
     if job.finish is not None:
         worker.track.move(WorkerState.LEFT, how)

@@ -259,18 +259,25 @@ def test_progress_is_read_from_the_files(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     story = Story(run)
     assert story.look() == []
+    assert story.line() == "starting: 0 s"
+    run.events.write_text('{"kind": "prepared", "worker": "w0"}\n')
+    assert story.look() == []
+    assert story.line().startswith("starting: 1 worker ready, ")
     lines = [
         {"t": 10.0 + i, "samples": 32, "step": i, "epoch": 1, "world_size": 3, "loss": 0.5}
         for i in range(11)
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     run.metrics.write_text(text[:-1])  # the last line is not whole yet
-    run.events.write_text('{"kind": "verdict", "worker": "w1", "reason": "signal 9"}\n{"kind": "beat"}\n')
+    with run.events.open("a") as events:
+        events.write('{"kind": "verdict", "worker": "w1", "reason": "signal 9"}\n{"kind": "beat"}\n')
     assert story.look() == ["w1 is out: signal 9"]
     assert story.line() == "step 10  epoch 1  loss 0.5000  32 samples/s  3 workers"
     run.metrics.write_text(text)
     assert story.look() == []
     assert story.line().startswith("step 11 ")
+    formed = {"kind": "formed", "number": 3, "members": ["w0", "w2"]}
+    assert told_as(formed) == "generation 3: w0, w2"
     assert Story(run).look() == []  # an earlier part of the job is not told again
     assert told_as({"kind": "target", "target": 3, "reason": "asked for by an operator"}) == (
         "3 workers wanted: asked for by an operator"
