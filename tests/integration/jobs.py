@@ -132,6 +132,8 @@ class Job:
                     return event
             if time.monotonic() - begin > within_s or self._over():
                 told = "\n".join(json.dumps(event)[:240] for event in seen)
+                if self._over():
+                    told += f"\nand it ended: {ended(self.process)}"
                 raise AssertionError(f"no {kind} {fields} within {within_s} s after what was seen:\n{told}")
             time.sleep(0.01)
 
