@@ -7,7 +7,9 @@ the binding costs and no more.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from godmw import _native
+from godmw import _native as compiled
+
+_native: Any = compiled
 
 Pack = Callable[[Any, Sequence[int], Sequence[Any], float, bool], None]
 Unpack = Callable[[Any, Sequence[int], Sequence[Any], float], None]

@@ -1,9 +1,10 @@
 """Two godmw workers against DDP + gloo on two ranks, or one against the bare loop: step times, in turns.
 
-    python tests/soak/against_ddp.py [--rounds N] [--steps N] [--ranks N] [MODEL ...]
+python tests/soak/against_ddp.py [--rounds N] [--steps N] [--ranks N] [MODEL ...]
 
-One JSON line a model: median step of each side, and the median over rounds of their ratio (below 1: godmw is faster).
-One thread a process. Both sides build the same model and batch; nothing else should run on the machine meanwhile.
+One JSON line a model: median step of each side, and the median over rounds of their ratio (below 1:
+godmw is faster). One thread a process. Both sides build the same model and batch; nothing else should
+run on the machine meanwhile.
 """
 
 from __future__ import annotations

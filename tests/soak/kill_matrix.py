@@ -1,10 +1,11 @@
-"""SIGKILL a worker of a 4-worker run at random instants and at every planted point; one JSON line a case.
+"""SIGKILL a worker of a 4-worker run at random instants and at every planted point; one JSON line a
+case.
 
-    python tests/soak/kill_matrix.py RESULTS.jsonl [--only NAME] [--seed N]
+python tests/soak/kill_matrix.py RESULTS.jsonl [--only NAME] [--seed N]
 
-Cases already in RESULTS for this commit are skipped, so a run can be stopped and resumed. A case is good when the
-run finishes, the audit is clean, the digests are equal and the survivors keep their pids; ``gap_s`` is measured from
-outside: the killer's clock against ``metrics.jsonl``.
+Cases already in RESULTS for this commit are skipped, so a run can be stopped and resumed. A case is
+good when the run finishes, the audit is clean, the digests are equal and the survivors keep their
+pids; ``gap_s`` is measured from outside: the killer's clock against ``metrics.jsonl``.
 """
 
 from __future__ import annotations
@@ -134,9 +135,8 @@ def run_case(case: dict[str, Any]) -> dict[str, Any]:
         "gap_s": [round(gap, 3) for gap in gaps(killed, commits)],
         "wall_s": round(time.monotonic() - began_s, 1),
     }
-    result["good"] = (
-        result["outcome"] == "finished" and result["clean"] and result["digests"] == 1 and result["pids_kept"] and bool(killed)
-    )  # fmt: skip
+    whole = result["outcome"] == "finished" and result["clean"] and result["digests"] == 1
+    result["good"] = whole and result["pids_kept"] and bool(killed)
     if result["good"]:
         shutil.rmtree(work)
     else:

@@ -1,4 +1,6 @@
-"""The models and batches of the step-time comparisons: built alike by both sides.  Batch sizes are per worker."""
+"""The models and batches of the step-time comparisons: built alike by both sides.  Batch sizes are per
+worker.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ NAMES = ("small", "mlp", "cnn", "gpt")
 
 
 def build(name: str) -> nn.Module:
-    """mlp 25.2 M parameters (bound by communication), cnn 1.6 M, gpt 3.3 M, small 0.5 M (bound by latency)."""
+    """mlp 25.2 M parameters (bound by communication), cnn 1.6 M, gpt 3.3 M, small 0.5 M (bound by
+    latency).
+    """
     if name == "small":
         return nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 10))
     if name == "mlp":
