@@ -110,7 +110,7 @@ def test_forgotten_state_is_found_in_the_engine_s_own_words() -> None:
     assert checklist.registered("nothing of the kind").passed
     said = (
         "train.py:9: UserWarning: not given to godmw.join, so not kept equal on the workers: "
-        "GradScaler, StepLR; give everything that has a state_dict: job = godmw.join(model, optimizer, scheduler)\n"
+        "GradScaler, StepLR; give everything that has a state_dict: job = godmw.join(model, optimizer)\n"
     )
     found = checklist.registered(said + said)
     assert (found.passed, found.found) == (False, "not given to godmw.join: GradScaler, StepLR")
