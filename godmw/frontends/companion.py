@@ -28,13 +28,32 @@ LEAVE_S = 5.0  # for the master to write the summary, once the job is over
 TOLD = (ExitCode.OK, ExitCode.FAILED, ExitCode.RESUMABLE)  # ends of a job, which all workers have heard of
 
 
+_started: list[Companion] = []
+
+
+def see_off_at_exit() -> None:
+    """Let this process leave after its master, in good order.
+
+    To be called before `endings.watch`, which ends the job when the script has ended: what is registered
+    first runs last.
+    """
+    atexit.register(_see_off)
+
+
+def _see_off() -> None:
+    """The job is over: its summary is written when this process, and with it torchrun, ends."""
+    if getattr(sys, "last_value", None) is None:  # an exception ends this rank: torchrun is to hear of it
+        for companion in _started:
+            companion.over.wait(LEAVE_S)
+
+
 class Companion:
     """The master that rank 0 has started, through the process that binds it to this one's life."""
 
     def __init__(self, run_dir: Path, options: list[str]) -> None:
         self._line = bound_master.command(os.getpid(), run_dir, options)
         self._logs = RunDir(run_dir).logs
-        self._over = threading.Event()
+        self.over = threading.Event()
 
     def start(self) -> JoinAddress:
         """Returns where the master listens, or raises why it does not."""
@@ -47,7 +66,7 @@ class Companion:
             process.kill()
             process.wait()
             raise GodmwError(said["error"], code=said.get("code"), hint=said.get("hint"))
-        atexit.register(self._see_off)  # before godmw.join: runs when the job has ended here
+        _started.append(self)
         threading.Thread(target=self._watch, args=(process,), name="godmw-companion", daemon=True).start()
         return JoinAddress.parse(said["join"])
 
@@ -69,24 +88,13 @@ class Companion:
             )
             process = self._spawn()
             _first_word(process)
-        self._over.set()
-        if code not in (
-            ExitCode.OK,
-            ExitCode.FAILED,
-            ExitCode.RESUMABLE,
-        ):  # those, the job has told everyone
+        self.over.set()
+        if code not in TOLD:
             sys.stderr.write(
                 f"error: the master ended for good (exit code {code})\nhint: see {self._logs}\n"
             )
             sys.stderr.flush()
             os._exit(code if code > 0 else ExitCode.INTERNAL)
-
-    def _see_off(self) -> None:
-        """The job is over: its summary is written when this process, and so torchrun, ends."""
-        if (
-            getattr(sys, "last_value", None) is None
-        ):  # an exception ends this rank: torchrun is to hear of it
-            self._over.wait(LEAVE_S)
 
 
 def _first_word(process: subprocess.Popen[bytes]) -> dict[str, Any]:

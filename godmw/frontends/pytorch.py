@@ -9,6 +9,7 @@ environment is read here, and changed only for the `godmw.join` that follows.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -24,6 +25,8 @@ from torch.utils.data import DataLoader
 from godmw.data.indices import default_shards
 from godmw.errors import UsageError
 from godmw.frontends import door, torchrun
+from godmw.frontends.companion import see_off_at_exit
+from godmw.worker import endings
 from godmw.worker.job import Job, join
 
 if TYPE_CHECKING:
@@ -71,11 +74,14 @@ class DistributedTrainingManager:
         world_size: int | None = -1,
         rank: int | None = -1,
     ) -> None:
+        self._launcher = door.launcher(os.environ)
+        if self._launcher == "torchrun":
+            see_off_at_exit()
+        endings.watch()
         self.backend = door.backend(backend)
         door.init_method(init_method)
         self.world_size = door.whole("world_size", world_size, os.environ, 1)
         self.rank = door.whole("rank", rank, os.environ, 0)
-        self._launcher = door.launcher(os.environ)
         door.place(self.world_size, self.rank, self._launcher)
         self._job: Job | None = None
         self._objects: list[Any] = []
@@ -171,9 +177,15 @@ class DistributedTrainingManager:
 
         mine = loop(own)
         source = mine.source
-        order = f"shuffle {source.shuffle}, drop_last {source.drop_last}"
-        what = f"train: {source.length} samples, batch_size {size}, {epochs} epochs, {order}"
-        job._engine.stand(what, data=source.fingerprint(), shards=default_shards(source.batch_size))
+        what = {
+            "batch_size": size,
+            "samples": source.length,
+            "epochs": epochs,
+            "shuffle": source.shuffle,
+            "drop_last": source.drop_last,
+        }
+        shards = default_shards(source.batch_size)
+        job._engine.stand(json.dumps(what), data=source.fingerprint(), shards=shards)
         agreed = int(job.once(f"{NAME} world_size", lambda: own))
         if self._launcher == "none" and agreed > 1 and not self._trained:
             sys.stderr.write(

@@ -14,22 +14,24 @@ SAMPLES = 1000
 
 
 class Paced(nn.Module):
-    """A two-layer net that takes its time, so that a test can do things to it."""
+    """A two-layer net that takes its time until a file is there, so that a test can do things to it."""
 
-    def __init__(self, pace_s: float) -> None:
+    def __init__(self, pace_s: float, until: str) -> None:
         super().__init__()
-        self.pace_s = pace_s
+        self.pace_s, self.until = pace_s, until
         self.net = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        time.sleep(self.pace_s)
+        if self.until and not os.path.exists(self.until):
+            time.sleep(self.pace_s)
         return self.net(x)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--pace", type=float, default=0.0)
+    parser.add_argument("--pace", type=float, default=0.2)
+    parser.add_argument("--until", default="")
     args = parser.parse_args()
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -37,7 +39,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(SAMPLES, 10, generator=generator)
     dataset = TensorDataset(x, (x[:, 0] > 0).long())
-    model = Paced(args.pace)
+    model = Paced(args.pace, args.until)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 
     manager = DistributedTrainingManager("gloo", "env://", world_size=world_size, rank=rank)
