@@ -31,7 +31,7 @@ class Check:
     advice: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "advice": "" if self.passed else self.advice}
 
 
 def lines(checks: Sequence[Check]) -> list[str]:

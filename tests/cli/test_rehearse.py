@@ -56,7 +56,7 @@ def test_lines_have_the_verdict_first_and_advice_where_it_is_needed() -> None:
         "FAIL  step time  slow",
         "                 -> buy more",
     ]
-    assert Check("audit", True, "x").as_dict() == {
+    assert Check("audit", True, "x", "not shown").as_dict() == {
         "name": "audit",
         "passed": True,
         "found": "x",
