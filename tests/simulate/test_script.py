@@ -2,9 +2,9 @@
 
 import pytest
 
+from godmw.protocol import messages as msg
 from godmw.simulate.script import Script, first_state, next_state
 from godmw.simulate.text import brief, numbers
-from godmw.protocol import messages as msg
 
 
 def test_steps_and_evaluations() -> None:
