@@ -8,88 +8,42 @@ here decides anything.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from typing import Annotated
 
 from godmw.config import MAX_WORKERS
-from godmw.protocol.fields import Bool, Bytes, Checked, Float, Id, Int, Seq, Str, Struct
-
-VERSION = 1
-MAX_SHARDS = 65536
-
-Number = Annotated[int, Int()]
-SignedNumber = Annotated[int, Int(-1)]
-Shards = Annotated[tuple[int, ...], Seq(Int(0, MAX_SHARDS - 1), MAX_SHARDS)]
-Numbers = Annotated[tuple[int, ...], Seq(Int(), 64)]
-Ident = Annotated[str, Id()]
-Name = Annotated[str, Str(64)]
-Text = Annotated[str, Str(4096)]
-LongText = Annotated[str, Str(65536)]
-Token = Annotated[str, Str(128)]
-Flag = Annotated[bool, Bool()]
-Real = Annotated[float, Float()]
-Digest = Annotated[bytes, Bytes(64)]
-
-
-class Direction(enum.Enum):
-    """Who says it to whom."""
-
-    WORKER_TO_MASTER = "worker → master"
-    MASTER_TO_WORKER = "master → worker"
-    AGENT_TO_MASTER = "agent → master"
-    MASTER_TO_AGENT = "master → agent"
-    PROCESS_TO_MASTER = "worker or agent → master"
-    MASTER_TO_PROCESS = "master → worker or agent"
-    ADMIN_TO_MASTER = "admin → master"
-    MASTER_TO_ADMIN = "master → admin"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header(Checked):
-    """Rides on every message.  ``sender`` is a worker, agent or admin id, empty for the master."""
-
-    version: Annotated[int, Int(0, 65535)]
-    kind: Annotated[int, Int(0, 65535)]
-    job: Ident
-    term: Number
-    generation: Number
-    sender: Ident
-    incarnation: Number
-    sequence: Number
-
-
-# ---------------------------------------------------------------- nested records
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member(Checked):
-    """One member of a generation in rank order; ``address`` is its peer endpoint, ``host:port``."""
-
-    worker: Ident
-    incarnation: Number
-    address: Annotated[str, Str(256)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share(Checked):
-    """The shards a plan adds to one worker for an interrupted operation (its begun and assigned ones stay
-    its own).
-    """
-
-    worker: Ident
-    shards: Shards
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Child(Checked):
-    """A worker process as its agent sees it; ``process`` is the state letter of ``/proc/PID/stat``."""
-
-    worker: Ident
-    incarnation: Number
-    pid: Number
-    process: Annotated[str, Str(1)]
-
+from godmw.protocol.fields import Bytes, Checked, Int, Seq, Str, Struct
+from godmw.protocol.requests import Drain as Drain
+from godmw.protocol.requests import Evict as Evict
+from godmw.protocol.requests import Kill as Kill
+from godmw.protocol.requests import Pause as Pause
+from godmw.protocol.requests import Reply as Reply
+from godmw.protocol.requests import Resume as Resume
+from godmw.protocol.requests import Scale as Scale
+from godmw.protocol.requests import Status as Status
+from godmw.protocol.requests import Stop as Stop
+from godmw.protocol.requests import Subscribe as Subscribe
+from godmw.protocol.terms import MAX_SHARDS as MAX_SHARDS
+from godmw.protocol.terms import VERSION as VERSION
+from godmw.protocol.terms import Child as Child
+from godmw.protocol.terms import (
+    Digest,
+    Flag,
+    Ident,
+    LongText,
+    Name,
+    Number,
+    Numbers,
+    Real,
+    Shards,
+    SignedNumber,
+    Text,
+    Token,
+)
+from godmw.protocol.terms import Direction as Direction
+from godmw.protocol.terms import Header as Header
+from godmw.protocol.terms import Member as Member
+from godmw.protocol.terms import Share as Share
 
 # ---------------------------------------------------------------- worker -> master
 
@@ -369,91 +323,6 @@ class Terminate(Checked):
     worker: Ident
     incarnation: Number
     signal: Annotated[int, Int(1, 64)]
-
-
-# ---------------------------------------------------------------- admin <-> master
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status(Checked):
-    """Ask for the state of the job."""
-
-    token: Token = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scale(Checked):
-    """Set the target number of workers."""
-
-    token: Token = field(repr=False)
-    target: Annotated[int, Int(0, MAX_WORKERS)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drain(Checked):
-    """Let one worker leave at the next boundary and lower the target by one."""
-
-    token: Token = field(repr=False)
-    worker: Ident
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evict(Checked):
-    """Remove one worker without its consent and lower the target by one."""
-
-    token: Token = field(repr=False)
-    worker: Ident
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill(Checked):
-    """Send a signal to a worker through its agent; an exit it causes is not counted against the restart
-    budget.
-    """
-
-    token: Token = field(repr=False)
-    worker: Ident
-    signal: Annotated[int, Int(1, 64)]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pause(Checked):
-    """Hold all members at the next boundary."""
-
-    token: Token = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resume(Checked):
-    """End a pause that an operator asked for."""
-
-    token: Token = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stop(Checked):
-    """End the job early (exit 75)."""
-
-    token: Token = field(repr=False)
-    reason: Text
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe(Checked):
-    """Send a Reply for every event from now on, until the connection goes."""
-
-    token: Token = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply(Checked):
-    """The answer to an admin message: JSON in ``body``; ``code`` 0 or an exit code with ``error`` and
-    ``hint`` in it.
-    """
-
-    request: Number  # the sequence number it answers
-    code: Annotated[int, Int(0, 255)]
-    body: Annotated[str, Str(4 * 1024 * 1024)]
 
 
 @dataclass(frozen=True, slots=True)
