@@ -1,16 +1,11 @@
-"""The worker's side of membership: which generation it is in, which shards it has begun, what it may
-commit.
+"""The worker's side of membership: its place in the job, and how messages and facts change it.
 
-Pure: given events and time, returns actions; no socket, thread, clock or tensor.  One lock of the
-shell serialises ``step`` and the questions of the data plane (``begin``, ``whole``, ``commit``,
-``boundary``, ``may_open``); that lock is what makes the answer to an Abort and the sending of *ready*
-exclude each other (DESIGN 4).
-
-Life of an operation, as the shell drives it: ``step(OperationOpened)`` → ``todo()`` →
-``begin(shards)``… → (reduction) ``whole(op, generation)`` → the ready word travels → ``commit(op,
+Pure: given events and time, returns actions; no socket, thread, clock or tensor.  One lock of the shell
+serialises ``step`` and the questions of the data plane; that lock makes the answer to an Abort and the
+sending of *ready* exclude each other (DESIGN 4).  Life of an operation: ``step(OperationOpened)`` →
+``todo()`` → ``begin(shards)`` → ``whole(op, generation)`` → the ready word travels → ``commit(op,
 generation, lowest)`` → ``boundary()``.  Any of them may answer "not now": then the shell waits until
-``generation`` or ``position`` changes, and goes on from ``todo()``.  After an answered Abort nothing
-is begun, made whole, or committed until the Plan: ``stopped`` is that gate, and there is no other.
+``generation`` or ``position`` changes, and goes on from ``todo()``.
 """
 
 from __future__ import annotations
@@ -200,6 +195,8 @@ class Participant(Place):
             return []
         if plan.planned or self.generation == 0:
             return self._hold(plan)
+        if self._rank_in(plan) < 0 and self.drained_by:
+            return self._leave(0, "drained", "")
         if self._rank_in(plan) < 0:
             return self._leave(
                 77,

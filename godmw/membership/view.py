@@ -1,4 +1,8 @@
-"""The job as a person or a program sees it: the object of ``status --json`` (DESIGN 8)."""
+"""The job as a person or a program sees it: the object of ``status --json`` (DESIGN 8).
+
+A function of the coordinator's memory, asked at any time; it changes nothing and hides nothing.
+After a master's restart the journalled members are shown until they report.
+"""
 
 from __future__ import annotations
 
