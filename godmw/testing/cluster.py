@@ -41,12 +41,18 @@ class Cluster:
     ) -> None:  # fmt: skip
         script = Script(steps=steps, shards=shards, evaluate_every=evaluate_every)
         slots = [workers // agents + (number < workers % agents) for number in range(agents)]
-        given = {"lease_s": lease_s, "remote_lease_s": lease_s, "start_timeout_s": 5.0, **settings}
+        given = {
+            "lease_s": float(lease_s),
+            "remote_lease_s": float(lease_s),
+            "start_timeout_s": 5.0,
+            **settings,
+        }
         job = JobSettings(
             job="test", token=TOKEN, minimum=min, maximum=max, target=workers if agents else 1, **given
         )
         self.world = World(job, script, seed=seed, agents=slots)
         self.world.keep_beats = beats
+        self._read = 0  # lines of the transcript in which `run_until` has looked for something said
         for _ in range(workers if not agents else 0):
             self.world.start_by_hand()
 
@@ -61,20 +67,16 @@ class Cluster:
         limit_s: float = PATIENCE_S,
     ) -> None:
         """Until the job has committed `step` steps, is in `phase` (``FINISHED``: and everybody has left),
-        or the transcript has a new line that contains `said`.  Raises Stalled after `limit_s`.
+        or the transcript has a line that contains `said` behind the one found last.  Raises Stalled after
+        `limit_s`.
         """
-        seen = len(self.world.lines)
 
         def there() -> bool:
-            nonlocal seen
             if step is not None and self.step < step:
                 return False
             if phase is not None and not (self.phase == phase and (phase != "FINISHED" or self.world.over)):
                 return False
-            if said is not None:
-                fresh, seen = self.world.lines[seen:], len(self.world.lines)
-                return any(said in f"{line.who}: {line.what}" for line in fresh)
-            return True
+            return said is None or self._heard(said)
 
         if not self.world.run(there, limit_s):
             wanted = {"step": step, "phase": phase, "said": said}
@@ -82,6 +84,17 @@ class Cluster:
             tail = "\n".join(str(line) for line in self.world.lines[-40:])
             where = f"step {self.step}, {self.phase}: {self.reason}"
             raise Stalled(f"{asked} did not come in {limit_s} s; {where}\n{tail}")
+        if said is None:
+            self._read = len(self.world.lines)
+
+    def _heard(self, said: str) -> bool:
+        lines = self.world.lines
+        while self._read < len(lines):
+            line = lines[self._read]
+            self._read += 1
+            if said in f"{line.who}: {line.what}":
+                return True
+        return False
 
     def advance(self, seconds: float) -> None:
         """Let that much time pass."""
@@ -109,7 +122,7 @@ class Cluster:
         """SIGCONT."""
         self.world.note("THAW", name)
         for process in self._processes(name):
-            process.thaw()
+            self.world.agenda.after(0.0, process.thaw)
 
     def hold(self, worker: str) -> None:
         """A long call in `worker` holds its interpreter until `thaw`: it is silent, and its process is not
