@@ -114,10 +114,11 @@ def _refuse_strangers(world_size: int, rank: int) -> None:
         seen = f"world_size={world_size} in a process that multiprocessing started"
     elif dist.is_initialized() and dist.get_world_size() > 1:
         seen = f"a default process group of {dist.get_world_size()} processes"
-    if seen:
+    if seen:  # multiprocessing shows the message alone, so it says what to type
         raise UsageError(
-            f"{seen}, but neither godmw nor torchrun has started this process: it would train by itself",
-            hint=f"godmw run --workers {max(world_size, 2)} {script()} (the script starts no processes)",
+            f"{seen}, and neither godmw nor torchrun has started this process: it would train alone; type "
+            f"godmw run --workers {max(world_size, 2)} {script()}",
+            hint="the script starts no processes of its own",
         )
 
 

@@ -87,8 +87,7 @@ class DistributedTrainingManager:
         self._objects: list[Any] = []
         self._trained = 0  # calls of train in this job
         if not dist.is_initialized():
-            store = dist.HashStore()  # type: ignore[attr-defined]
-            dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+            _open_group_of_one()
 
     @property
     def job(self) -> Job:
@@ -194,6 +193,13 @@ class DistributedTrainingManager:
                 f"`godmw run --workers {own} {door.script()}` shares them out\n"
             )
         return mine if agreed == own else loop(agreed)
+
+
+def _open_group_of_one() -> None:
+    """The default process group, of this process alone. It would put [rank0] before errors everywhere."""
+    hook = sys.excepthook
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    sys.excepthook = hook
 
 
 # ---- a batch, and what it came to ----

@@ -129,7 +129,9 @@ def test_a_slot_beyond_the_world_size_of_the_script_is_welcome_under_godmw() -> 
 
 
 def test_a_rank_that_nobody_has_started() -> None:
-    with refused("rank=1 of world_size=2, but neither godmw nor torchrun", "godmw run --workers 2"):
+    with refused("; type godmw run --workers 2 ", ""):
+        door.place(2, 1, "none")
+    with refused("rank=1 of world_size=2, and neither godmw nor torchrun", "starts no processes"):
         door.place(2, 1, "none")
 
 
@@ -137,7 +139,7 @@ def test_a_process_of_multiprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door.multiprocessing, "parent_process", lambda: object())
     door.place(1, 0, "none")
     door.place(2, 0, "godmw")
-    with refused("world_size=2 in a process that multiprocessing started", "godmw run --workers 2"):
+    with refused("world_size=2 in a process that multiprocessing started", "starts no processes"):
         door.place(2, 0, "none")
 
 
@@ -145,7 +147,7 @@ def test_a_process_group_that_the_script_has_opened(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_world_size", lambda: 3)
     door.place(3, 0, "torchrun")
-    with refused("a default process group of 3 processes", "godmw run --workers 3"):
+    with refused("a default process group of 3 processes", "starts no processes"):
         door.place(3, 0, "none")
 
 

@@ -1,6 +1,7 @@
 """One call trains what the loop of godmw.join trains, on the batch that a DDP script would have had."""
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from godmw import DistributedTrainingManager
 from godmw.errors import UsageError
 from godmw.frontends import pytorch
 from godmw.frontends.pytorch import TrainingResult
+from godmw.worker import endings
 
 SAMPLES = 50
 Make = Callable[..., DistributedTrainingManager]
@@ -118,7 +120,10 @@ def test_the_split_of_a_distributed_sampler_is_ignored_and_its_order_is_not(make
 
 def test_the_constructor_opens_a_group_of_one_and_leaves_another_alone(make: Make) -> None:
     assert not dist.is_initialized()
+    endings.watch()
+    hook = sys.excepthook
     make("gloo", "env://", world_size=4, rank=0)
+    assert sys.excepthook is hook  # torch's would say [rank0] before the errors of every worker
     assert (dist.get_world_size(), dist.get_rank(), dist.get_backend()) == (1, 0, "gloo")
     opened = dist.group.WORLD
     make("auto", None)
