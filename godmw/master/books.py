@@ -96,14 +96,14 @@ class Books:
 
     def _line(self, record: Committed, redone_shards: Sequence[int]) -> dict[str, Any]:
         told, words = _told(record.metrics), table.from_bytes(record.table)
-        t = told.get("t")
+        t, epoch = told.get("t"), told.get("epoch")  # the job's epoch; the record's counts its loop's
         when_s = float(t) if isinstance(t, (int, float)) else self._clock.wall_s()
         return {
             **{name: told[name] for name in COLUMNS if name in told},
             "t": when_s,
             "since_s": round(when_s - self._began_s, 6),
             "step": record.step,
-            "epoch": record.epoch,
+            "epoch": epoch if isinstance(epoch, int) else record.epoch,
             "generation": record.generation,
             "world_size": int(words[0, table.MEMBERS]),
             "redone_samples": sum(int(words[shard + 1, table.SAMPLES]) for shard in redone_shards),

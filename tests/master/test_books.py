@@ -63,16 +63,18 @@ def test_a_step_gets_its_line_of_the_metrics(tmp_path: Path) -> None:
     clock = HandClock()
     books = opened(tmp_path, clock)
     told = {"t": 1_000_049.0, "loss": 0.5, "samples": 9, "step_s": 0.25, "logged": {"lr": 0.1}, "junk": 1}
+    told["epoch"] = 4  # over all loops of the job
     books.committed(committed(0, table((4, 3, 2), members=2), json.dumps(told)), (1, 2))
     books.committed(committed(1, table((4, 3, 2), members=3), "not json"), ())
     books.close()
     first, second = lines(tmp_path / "metrics.jsonl")
     assert first == {
-        "t": 1_000_049.0, "since_s": 9.0, "step": 0, "epoch": 0, "generation": 1, "world_size": 2,
+        "t": 1_000_049.0, "since_s": 9.0, "step": 0, "epoch": 4, "generation": 1, "world_size": 2,
         "samples": 9, "loss": 0.5, "step_s": 0.25, "data_s": None, "compute_s": None,
         "exposed_comm_s": None, "wait_s": None, "redone_samples": 5, "logged": {"lr": 0.1},
     }  # fmt: skip
     assert (second["step"], second["world_size"], second["redone_samples"]) == (1, 3, 0)
+    assert second["epoch"] == 0
     assert (second["t"], second["loss"]) == (1_000_050.0, None)
 
 
