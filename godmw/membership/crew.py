@@ -113,7 +113,8 @@ def reconcile(job: JobState) -> None:
     """Start what is missing, let go what is too much."""
     if job.finish is not None or job.hearing is not None:
         return
-    alive = [worker for worker in job.roster.alive() if not worker.draining]
+    lost = {agent.id for agent in job.roster.agents.values() if agent.lost}  # the target is without these
+    alive = [worker for worker in job.roster.alive() if not worker.draining and worker.agent not in lost]
     missing = job.target - len(alive)
     for agent in job.roster.agents.values():
         if agent.lost:

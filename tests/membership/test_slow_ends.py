@@ -40,10 +40,10 @@ class Master:
                 self.say(f"of {worker}", worker, BEAT)
             self.seen += self.machine.step(ev.Tick(), self.now_s)
 
-    def join(self, worker: str) -> None:
+    def join(self, worker: str, agent: str = "a") -> None:
         message = msg.Join(
-            token="", agent="a", host="h", pid=8, address="h:1", generation=0, position=-1, abort=0, held=(),
-            prepared=False, ended=False,
+            token="", agent=agent, host="h", pid=8, address="h:1", generation=0, position=-1, abort=0,
+            held=(), prepared=False, ended=False,
         )  # fmt: skip
         self.say(f"of {worker}", worker, message)
 
@@ -91,3 +91,20 @@ def test_a_process_that_hangs_after_its_last_words_is_ended_and_not_called_busy(
     assert master.told("verdict") == ["w1|its script failed and its process does not end"]
     sent = [action.message for action in master.seen if isinstance(action, act.Send)]
     assert msg.Terminate(worker="w1", incarnation=1, signal=9) in sent
+
+
+def test_an_agent_that_is_lost_before_its_workers_are_costs_nobody_elses() -> None:
+    """The target falls by its slots at once; that its workers are not yet judged makes no other too many."""
+    master = Master()
+    master.say("agent b", "b", msg.AgentHello(token="", host="h", pid=10, slots=2, children=()))
+    for worker, agent in (("w0", "a"), ("w1", "a"), ("w2", "b"), ("w3", "b")):
+        master.join(worker, agent)
+    master.seen.clear()
+    master.seen += master.machine.step(ev.PeerGone("agent"), master.now_s)
+    assert master.told("target") == ["|agent a is gone"]
+    assert master.told("left") == master.told("drain") == []
+    for worker in ("w0", "w1"):
+        master.seen += master.machine.step(ev.PeerGone(f"of {worker}"), master.now_s)
+    assert [line.partition("|")[0] for line in master.told("verdict")] == ["w0", "w1"]
+    assert master.told("left") == master.told("drain") == []
+    assert master.machine.view()["target"] == 2
