@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from godmw.membership import actions as act
-from godmw.membership import change, crew, ending, verdicts
+from godmw.membership import crew, ending, rounds, verdicts
 from godmw.membership.failure_detector import Cause
 from godmw.membership.jobstate import JobState
 from godmw.membership.roster import Worker
@@ -115,7 +115,7 @@ def _pause(job: JobState, peer: str, message: msg.Pause) -> dict[str, Any]:
         job.paused = True
         crew.journal_job(job)
         if job.round is None and job.current and job.hearing is None:
-            change.begin_round(job, "paused by the operator")
+            rounds.begin_round(job, "paused by the operator")
     return {"phase": JobPhase.PAUSED.value}
 
 

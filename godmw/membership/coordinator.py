@@ -15,7 +15,7 @@ from typing import Any
 
 from godmw.config import JobSettings
 from godmw.membership import actions as act
-from godmw.membership import admin, change, crew, ending, hearing, offer, verdicts
+from godmw.membership import admin, change, crew, ending, hearing, offer, rounds, verdicts
 from godmw.membership import events as ev
 from godmw.membership import records as rec
 from godmw.membership.jobstate import JobState
@@ -104,7 +104,8 @@ class Coordinator:
         if job.hearing is not None:
             return
         if job.round is not None:
-            change.decide(job)
+            verdicts.condemn(job)
+            rounds.decide(job)
             self._lost_for_ever()
         self._first_generation()
         change.plan_change(job)
@@ -120,9 +121,9 @@ class Coordinator:
         current = job.round
         if current is None or current.missing():
             return
-        best = change.within_reach(current.answers.values())
+        best = rounds.within_reach(current.answers.values())
         silent = [key for key in job.chain_keys() if key not in current.answers]
-        if (best >= 0 and best >= job.next_operation) or not change.all_certain(job, silent):
+        if (best >= 0 and best >= job.next_operation) or not rounds.all_certain(job, silent):
             return
         if best < 0:
             what = "every worker that held the job's state has died, and there is no checkpoint"
@@ -170,6 +171,7 @@ class Coordinator:
                 self._from_agent(agent, message)
         elif (worker := job.roster.of_peer(peer)) is not None and header.term == job.term:
             worker.gap.heard(job.now_s)
+            rounds.heard(job, worker)
             handler = _WORKER_HANDLERS.get(type(message))
             if handler is not None and (
                 not worker.gone or isinstance(message, (msg.Finished, msg.Committed))
@@ -319,7 +321,7 @@ class Coordinator:
         verdicts.link_broken(self.job, worker, message, header.generation)
 
     def _stopped(self, worker: Worker, header: msg.Header, message: msg.Stopped) -> None:
-        change.answered(self.job, worker, message)
+        rounds.answered(self.job, worker, message)
 
     def _plan_held(self, worker: Worker, header: msg.Header, message: msg.PlanHeld) -> None:
         change.plan_held(self.job, worker, message.number)

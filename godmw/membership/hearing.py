@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from godmw.membership import change, ending
+from godmw.membership import change, ending, rounds, verdicts
 from godmw.membership import records as rec
+from godmw.membership.failure_detector import Cause
 from godmw.membership.jobstate import Hearing, JobState, Pending
 from godmw.membership.roster import Worker
 from godmw.membership.states import JobPhase, WorkerState
@@ -126,7 +127,7 @@ def settle(job: JobState) -> None:
     elif late or heard:
         job.pending = Pending(job.resend, set()) if job.resend else None
         _end_hearing(job, late)
-        change.begin_round(job, f"term {job.term}: no common generation after hearing")
+        _ask(job)
 
 
 def _adoptable(job: JobState, hearing: Hearing) -> bool:
@@ -179,33 +180,22 @@ def _adopt(job: JobState, hearing: Hearing) -> None:
 
 
 def _end_hearing(job: JobState, late: bool) -> None:
-    """From here the ordinary verdicts hold; whoever did not report within the lease is dead."""
+    """From here the ordinary verdicts hold.  Who did not report within the lease and holds no state is dead;
+    a member that did not is in doubt (`_ask`)."""
     job.hearing = None
     members = job.base_keys()
-    if late:
-        for worker in job.roster.alive():
-            if not worker.joined and (
-                worker.key in members or not worker.agent or job.roster.agents.get(worker.agent) is None
-            ):
-                worker.track.move(WorkerState.DEAD, "did not report to the restarted master")
-                job.record(
-                    rec.WorkerGone(
-                        worker.id, worker.incarnation, "silent", "did not report within one lease"
-                    )
-                )
-                job.log(
-                    "verdict",
-                    worker=worker.id,
-                    incarnation=worker.incarnation,
-                    cause="silent",
-                    reason="did not report to the restarted master",
-                    detected_s=job.settings.lease_s,
-                )
     for worker in job.roster.alive():
-        if (
-            worker.joined
-            and worker.key in members
-            and worker.state is WorkerState.JOINING
-            and worker.generation > 0
-        ):
-            worker.track.move(WorkerState.ACTIVE, f"reported to term {job.term}")
+        stray = not worker.agent or job.roster.agents.get(worker.agent) is None
+        if not worker.joined and late and stray and worker.key not in members:
+            verdicts.lose(job, worker, Cause.SILENT, "did not report to the restarted master")
+        elif worker.joined and worker.key in members and worker.state is WorkerState.JOINING:
+            if worker.generation > 0:
+                worker.track.move(WorkerState.ACTIVE, f"reported to term {job.term}")
+
+
+def _ask(job: JobState) -> None:
+    """An Abort round of this term; members that have not reported are in doubt."""
+    rounds.begin_round(job, f"term {job.term}: no common generation after hearing")
+    for worker in job.roster.get(sorted(job.chain_keys())):
+        if not worker.joined and not worker.gone:
+            rounds.doubt(job, worker, "did not report to the restarted master")

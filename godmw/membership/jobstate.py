@@ -22,17 +22,22 @@ from godmw.protocol.fields import Checked
 
 @dataclasses.dataclass(slots=True)
 class Round:
-    """An Abort round: who was asked, who answered, since when."""
+    """An Abort round: who was asked, who answered, since when.
+
+    ``doubtful``: silent for a lease, with the reason.  The round does not wait for them, and they are dead
+    once the others may decide; until then whoever speaks again answers (silence of all is not death).
+    """
 
     number: int
     reason: str
     began_s: float
     targets: set[Key]
     answers: dict[Key, msg.Stopped] = dataclasses.field(default_factory=dict)
+    doubtful: dict[Key, str] = dataclasses.field(default_factory=dict)
     verdict: str = ""  # why it cannot be decided yet, for people
 
     def missing(self) -> set[Key]:
-        return self.targets - set(self.answers)
+        return self.targets - set(self.answers) - set(self.doubtful)
 
 
 @dataclasses.dataclass(slots=True)
@@ -152,6 +157,10 @@ class JobState:
     def base_keys(self) -> set[Key]:
         """Members of every generation that may still count: after a restart those of the journal's base."""
         return {key for plan in self.plans.values() for key in self.member_keys(plan)}
+
+    def in_doubt(self, worker: Worker) -> bool:
+        """Is it a member whose silence is not yet taken for its death?"""
+        return self.round is not None and worker.key in self.round.doubtful
 
     def standby(self) -> list[Worker]:
         """Prepared workers that are in no live generation, oldest first."""

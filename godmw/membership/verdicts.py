@@ -7,7 +7,7 @@ whoever is alive but slow is named to everybody and evicted only after the stall
 
 from __future__ import annotations
 
-from godmw.membership import change, crew, ending
+from godmw.membership import crew, ending, rounds
 from godmw.membership import records as rec
 from godmw.membership.failure_detector import Cause, host_silent, process_stopped
 from godmw.membership.jobstate import JobState
@@ -55,6 +55,21 @@ def lose(job: JobState, worker: Worker, cause: Cause, reason: str, *, replace: b
     touch_generations(job, worker, f"{worker.id} is dead: {reason}")
 
 
+def silent(job: JobState, worker: Worker, reason: str) -> None:
+    """Silence is death, unless it is the silence of all who know the job's state: then it is a pause."""
+    if worker.key in job.chain_keys():
+        rounds.doubt(job, worker, reason)
+    else:
+        lose(job, worker, Cause.SILENT, reason)
+
+
+def condemn(job: JobState) -> None:
+    """The round can be decided without its doubtful ones: from here they are dead."""
+    if job.round is not None and rounds.undecided(job) == "":
+        for key, reason in list(job.round.doubtful.items()):
+            lose(job, job.roster.workers[key], Cause.SILENT, reason)
+
+
 def certainly_dead(job: JobState, worker: Worker, cause: Cause, reason: str) -> None:
     """Its silence was taken for death, and is no evidence; this is (DESIGN 4, "One decider")."""
     worker.certain = True
@@ -76,9 +91,9 @@ def touch_generations(job: JobState, worker: Worker, reason: str) -> None:
     if job.hearing is not None or job.finish is not None:
         return
     if job.round is not None:
-        change.lost_in_round(job, worker.key)
+        rounds.lost_in_round(job, worker.key)
     elif worker.key in job.chain_keys():
-        change.begin_round(job, reason)
+        rounds.begin_round(job, reason)
 
 
 def judge(job: JobState) -> None:
@@ -104,6 +119,8 @@ def _judge_worker(job: JobState, worker: Worker) -> None:
     if process_stopped(worker.stopped_since_s, job.now_s):
         lose(job, worker, Cause.STOPPED, "its process is stopped (state T)")
         return
+    if job.in_doubt(worker):
+        return
     if agent is not None and agent.lost and not worker.joined:
         lose(job, worker, Cause.SILENT, "its agent is gone", replace=False)
         return
@@ -112,7 +129,7 @@ def _judge_worker(job: JobState, worker: Worker) -> None:
         return
     lease_s = job.lease_s(worker)
     if host_silent(worker.gap, None if agent is None or agent.lost else agent.gap, lease_s, job.now_s):
-        lose(job, worker, Cause.SILENT, f"nothing heard from its host for {lease_s:g} s")
+        silent(job, worker, f"nothing heard from its host for {lease_s:g} s")
         return
     if worker.failure is not None:  # it has said its last words and is on its way out
         if job.now_s - worker.failed_s > LAST_WORDS_S:
@@ -204,7 +221,7 @@ def _judge_links(job: JobState) -> None:
     job.link_deadline_s = None
     if job.round is None:
         pairs = ", ".join(f"{a}–{b}" for a, b in sorted(job.broken))
-        change.begin_round(job, f"a link broke between live members ({pairs})")
+        rounds.begin_round(job, f"a link broke between live members ({pairs})")
 
 
 def peer_gone(job: JobState, peer: str) -> None:
