@@ -42,8 +42,10 @@ def hello(job: JobState, peer: str, agent_id: str, message: msg.AgentHello) -> N
     if not agent.slots:
         children = {child.worker for child in message.children}
         known = sorted(children | {w.id for w in job.roster.alive() if w.agent == agent.id}, key=_serial)
+        met = any(worker.agent == agent.id for worker in job.roster.workers.values())
         agent.slots = known + [job.roster.new_worker_id() for _ in range(message.slots - len(known))]
-        _announce_slots(job, agent, message.slots)
+        if not met:  # one that an earlier term knew is in the journalled target already
+            _announce_slots(job, agent, message.slots)
     elif was_lost:
         returned(job, agent)
     for child in message.children:
@@ -167,8 +169,9 @@ def _shed(job: JobState, alive: list[Worker], surplus: int) -> None:
 
 def drain(job: JobState, worker: Worker, reason: str) -> None:
     """Mark a member to leave at the next boundary that a plan can be made for."""
-    worker.draining = True
-    worker.excused = True
+    if not worker.draining:
+        job.record(rec.DrainAsked(worker.id, worker.incarnation))
+    worker.draining = worker.excused = True
     if worker.state in (WorkerState.ACTIVE, WorkerState.SUSPECT):
         worker.track.move(WorkerState.DRAINING, reason)
     job.log("drain", worker=worker.id, reason=reason)

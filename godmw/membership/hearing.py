@@ -36,6 +36,9 @@ def restore(job: JobState, records: Sequence[rec.JournalRecord]) -> None:
                 _seen(job, item)
             case rec.WorkerGone():
                 _gone(job, item)
+            case rec.DrainAsked(worker=name, incarnation=incarnation):
+                if (leaving := job.roster.workers.get((name, incarnation))) is not None:
+                    leaving.draining = leaving.excused = True
             case rec.AbortMade(number=number):
                 job.top, last_abort = max(job.top, number), number
             case rec.PlanMade():

@@ -78,6 +78,15 @@ class WorkerGone(JournalRecord):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DrainAsked(JournalRecord):
+    """A member is to leave at the next boundary that a plan can be made for."""
+
+    kind: ClassVar[str] = "drain"
+    worker: str
+    incarnation: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AbortMade(JournalRecord):
     """An Abort round with this number was begun."""
 
@@ -136,6 +145,7 @@ KINDS: dict[str, type[JournalRecord]] = {
         OfferSet,
         WorkerSeen,
         WorkerGone,
+        DrainAsked,
         AbortMade,
         PlanMade,
         GenerationWas,

@@ -96,7 +96,8 @@ class MasterProcess:
         self._process = None
         status = process.popen.returncode
         code, signum = (status, 0) if status >= 0 else (0, -status)
-        self._due_s = self._upkeep.died(code, signum, now_s)
+        over = self.run_dir.summary.exists()  # whatever it ended with, there is nothing left to serve
+        self._due_s = None if over else self._upkeep.died(code, signum, now_s)
         how = f"signal {signum}" if signum else f"exit code {code}"
         if self._due_s is not None:
             return f"the master died ({how}) and is started again on its run directory"
