@@ -98,6 +98,7 @@ class JobState:
         self.deaths: dict[str, list[float]] = {}  # per slot (worker id): counted deaths in the window
         self.excused: dict[Key, bool] = {}
         self.broken: dict[tuple[str, str], float] = {}
+        self.reformed: dict[tuple[str, str], float] = {}  # pairs whose link broke, and when it was made anew
         self.link_deadline_s: float | None = None
         self.vanished: list[Key] = []  # children that a returning agent does not run any more
 

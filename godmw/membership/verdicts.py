@@ -216,12 +216,26 @@ def link_broken(job: JobState, worker: Worker, message: msg.LinkBroken, generati
 
 
 def _judge_links(job: JobState) -> None:
+    """The generation is formed once more; a pair that breaks again within a minute costs one its place."""
     if job.link_deadline_s is None or job.now_s < job.link_deadline_s:
         return
     job.link_deadline_s = None
-    if job.round is None:
-        pairs = ", ".join(f"{a}–{b}" for a, b in sorted(job.broken))
-        rounds.begin_round(job, f"a link broke between live members ({pairs})")
+    broken, job.broken = job.broken, {}
+    if job.round is not None:
+        return
+    keys = [key for plan in job.chain() for key in job.member_keys(plan)]
+    members = {worker.id: worker for worker in job.roster.get(keys) if not worker.gone}
+    pairs = {(min(pair), max(pair)) for pair in broken if set(pair) <= members.keys()}
+    again = {pair for pair in pairs if job.now_s - job.reformed.get(pair, -LINK_MEMORY_S) < LINK_MEMORY_S}
+    job.reformed.update(dict.fromkeys(pairs, job.now_s))
+    if again:
+        ranks = list(members)
+        worst = max(ranks, key=lambda one: (sum(one in pair for pair in again), ranks.index(one)))
+        unreached = ", ".join(sorted({one for pair in again if worst in pair for one in pair} - {worst}))
+        lose(job, members[worst], Cause.UNREACHED, f"its link to {unreached} broke twice within a minute")
+    else:
+        between = ", ".join(f"{a}–{b}" for a, b in sorted(pairs or broken))
+        rounds.begin_round(job, f"a link broke between live members ({between})")
 
 
 def peer_gone(job: JobState, peer: str) -> None:

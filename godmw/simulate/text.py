@@ -1,5 +1,7 @@
-"""How a transcript says things: one short line a message, shards as ranges, nothing secret and nothing that
-is noise.
+"""How a transcript says things: one short line a message, shards as ranges.
+
+Nothing secret is shown, and nothing that is noise: tokens, addresses and what every message of a kind has.
+Knows messages and journal records by their fields, and no process.
 """
 
 from __future__ import annotations

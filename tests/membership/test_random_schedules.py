@@ -1,8 +1,9 @@
-"""Hundreds of whole jobs under faults: kills, freezes, joins, drains, cuts, master restarts, in every order.
+"""Hundreds of whole jobs under faults: kills, freezes, joins, drains, cuts, master restarts, in every
+order.
 
-Every run is one seed, printed when it fails: ``scenario.play(scenario.random_world(SEED))`` does it again.  Every
-promise is checked while it runs, and a job that can finish must.  Hypothesis writes schedules of its own beside them,
-and shrinks those that break something.
+Every run is one seed, printed when it fails: ``scenario.play(scenario.random_world(SEED))`` does it
+again.  Every promise is checked while it runs, and a job that can finish must.  Hypothesis writes
+schedules of its own beside them, and shrinks those that break something.
 """
 
 import pytest

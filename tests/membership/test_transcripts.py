@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parents[1] / "transcripts"
 @pytest.mark.parametrize("path", stories(FOLDER), ids=lambda path: path.stem)
 def test_a_story(path: Path, rewrite: bool) -> None:
     told = path.read_text(encoding="utf-8")
-    seen, talk = replay(told)
+    seen, _ = replay(told)
     if rewrite:
         path.write_text(seen, encoding="utf-8")
         told = seen
