@@ -90,7 +90,8 @@ def test_every_parameter_has_one_place(sizes, cap, edge, random) -> None:  # typ
     end = {"float32@cpu": 0, "float64@cpu": 0}
     for bucket in layout.buckets:
         assert bucket.pieces
-        assert len(bucket.pieces) == 1 or sum(things[p.index].nbytes for p in bucket.pieces) <= cap
+        heavy = [piece for piece in bucket.pieces if piece.numel]
+        assert len(heavy) <= 1 or sum(things[p.index].nbytes for p in bucket.pieces) <= cap
         for number, part in enumerate(bucket.parts):
             assert part.start == end[part.kind]
             position = 0
