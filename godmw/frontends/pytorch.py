@@ -198,7 +198,8 @@ class DistributedTrainingManager:
 def _open_group_of_one() -> None:
     """The default process group, of this process alone. It would put [rank0] before errors everywhere."""
     hook = sys.excepthook
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    store = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     sys.excepthook = hook
 
 
