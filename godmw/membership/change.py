@@ -179,6 +179,7 @@ def _generation_formed(job: JobState, number: int) -> None:
     elif number != job.current or job.current_formed:
         return
     job.record(rec.GenerationWas(number))
+    job.last_formed = number
     plan = job.plans[number]
     job.plans = {key: item for key, item in job.plans.items() if key >= number}
     job.past = {key: item for key, item in job.past.items() if key >= number}

@@ -257,7 +257,7 @@ class Coordinator:
         if job.round is not None and worker.key in job.round.targets and worker.key not in job.round.answers:
             job.tell(worker, msg.Abort(number=job.round.number, reason=job.round.reason[:1024]))
         elif job.round is None and worker.draining and worker.key not in job.chain_keys():
-            job.tell(worker, msg.GenerationFormed(number=job.current))
+            job.tell(worker, msg.GenerationFormed(number=job.last_formed))
         elif job.round is None:
             change.remind(job, worker, message.held)
 
@@ -333,7 +333,7 @@ class Coordinator:
         """Take records in order, once each; any member's is as good as another's."""
         job = self.job
         worker.position = max(worker.position, message.operation + 1)
-        if message.operation != job.next_operation:
+        if message.operation != job.next_operation or message.generation in job.abandoned:
             return
         job.next_operation += 1
         job.step = max(job.step, message.step + 1)

@@ -98,6 +98,21 @@ class History:
                 f"{summed}, not of {wanted}: {commit.parts}"
             )
 
+    def abandon(self, generation: int, alive: Callable[[str], bool]) -> None:
+        """The master says that all members of `generation` have died and were not heard: what they alone had
+        committed in it is not history.  Raises Violation when one of them lives.
+        """
+        kept = [commit for commit in self.commits if commit.generation < generation]
+        for worker, position in self.position.items():
+            if position > len(kept):
+                if alive(worker):
+                    raise Violation(
+                        f"{worker} lives and stands at {position}, in abandoned generation {generation}"
+                    )
+                self.position[worker] = len(kept)
+        self.commits = kept
+        self._given = {key: given for key, given in self._given.items() if key[1] < generation}
+
     def check(self) -> None:
         """Everything again, from the beginning."""
         generation = 0

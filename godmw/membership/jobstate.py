@@ -80,7 +80,9 @@ class JobState:
         self.round: Round | None = None
         self.hearing: Hearing | None = None
         self.resend: rec.PlanMade | None = None  # restored: a planned change that had not formed
-        self.last_abort = self.last_formed = 0  # restored: the newest Abort, the newest formed generation
+        self.last_abort = 0  # restored: the newest Abort number
+        self.last_formed = 0  # the newest generation that all its members have formed
+        self.abandoned: set[int] = set()  # all their members died; what nobody else knew is done again
         # the job
         self.target = settings.target
         self.minimum = settings.minimum

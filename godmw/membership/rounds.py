@@ -210,6 +210,7 @@ def _make_unplanned(
     if shards and any(held.values()):
         again = {shard for given in added.values() for shard in given}
         job.redone[start] = tuple(sorted(again | set(job.redone.get(start, ()))))
+    _abandon(job, current, max(answer.generation for answer in survivors.values()))
     out = [worker for worker in job.roster.get(current.answers) if worker.key not in set(order)]
     change.install(job, plan)
     message = job.plan_message(plan, change.donors(job, plan))
@@ -222,6 +223,16 @@ def _make_unplanned(
             job.tell(worker, message)
     verdict = f"commit operation {low}" if commit else f"reduce operation {low} again"
     change.log_plan(job, plan, verdict)
+
+
+def _abandon(job: JobState, current: Round, highest: int) -> None:
+    """An announced generation whose members are all certainly dead: what they alone committed never was."""
+    for plan in job.chain():
+        members = job.member_keys(plan)
+        if plan.number > highest and not any(key in current.answers for key in members):
+            job.abandoned.add(plan.number)
+            reason = "all its members have died: what they alone had committed is done again"
+            job.log("abandoned", number=plan.number, members=[key[0] for key in members], reason=reason)
 
 
 def _rank_order(job: JobState, survivors: dict[Key, msg.Stopped]) -> list[Key]:

@@ -228,6 +228,8 @@ class SimMaster:
                     pass
                 case act.Log(kind=kind, fields=fields):
                     self.events.append((self.world.agenda.now_s(), kind, fields))
+                    if kind == "abandoned":
+                        self.world.abandoned(fields["number"])
                 case act.Answer(peer=peer, request=request, code=code, body=body):
                     self.answers[(peer, request)] = (code, body)
                 case act.EndJob():

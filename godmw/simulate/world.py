@@ -171,6 +171,12 @@ class World:
         if agent is not None:
             agent.child_ended(worker)
 
+    def abandoned(self, generation: int) -> None:
+        """The master gives a generation up whose members it knows to be dead."""
+        self.note("MASTER", f"abandons generation {generation}")
+        alive = {worker.name for worker in self.living()}
+        self.history.abandon(generation, lambda name: name in alive)
+
     # ------------------------------------------------------------------ faults
 
     def slow(self, worker: str, factor: float) -> None:

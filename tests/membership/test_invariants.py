@@ -30,6 +30,18 @@ def test_one_history_for_all(history: History) -> None:
     assert [commit.generation for commit in history.commits] == [1, 4]
 
 
+def test_what_only_the_dead_knew_was_not(history: History) -> None:
+    history.committed("w1#1", 0, 1, PARTS, "s1")
+    alone = (("w0#1", (0, 1, 2)),)
+    history.committed("w0#1", 1, 2, alone, "s2")
+    with pytest.raises(Violation, match="w0#1 lives and stands at 2, in abandoned generation 2"):
+        history.abandon(2, alive=lambda worker: worker == "w0#1")
+    history.abandon(2, alive=lambda worker: worker == "w1#1")
+    history.committed("w1#1", 1, 4, (("w1#1", (0, 1, 2)),), "s3")
+    history.check()
+    assert [commit.generation for commit in history.commits] == [1, 4]
+
+
 WRONG: dict[str, tuple[Callable[[History], None], str]] = {
     "another generation": (lambda h: h.committed("w1#1", 0, 2, PARTS, "s1"), "two histories"),
     "other parts": (lambda h: h.committed("w1#1", 0, 1, (("w0#1", (0, 1, 2)),), "s1"), "two histories"),

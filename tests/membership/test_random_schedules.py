@@ -54,6 +54,8 @@ FOUND = {
     2230: "a member evicted while a restarted master was hearing was adopted",
     3792: "a worker refused at the door of a restarted master was taken for one whose script had failed",
     7487: "the record of an operation died with all who had it, and the job could not end",
+    22828: "a drained worker was told that a generation had formed which had not",
+    23077: "the dead had gone on in a newer generation, unheard, and the living did the same steps again",
     8039: "the operator's word about a silent member was taken for its replacement",
 }
 
