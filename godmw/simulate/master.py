@@ -135,11 +135,11 @@ class SimMaster:
         network.forget("master")
         knocking, self._knocking = self._knocking, []
         for owner, refused in knocking:
-            network.send("master", owner, "dial", refused)
+            network.send("master", owner, "dial", refused, sure=True)
         connections, self.connections = self.connections, {}
         for connection in connections.values():
             connection.open = False
-            network.send("master", connection.owner, "control", connection.lost)
+            network.send("master", connection.owner, "control", connection.lost, sure=True)
 
     def freeze(self) -> None:
         if self.up and not self.frozen:
@@ -177,7 +177,7 @@ class SimMaster:
 
         def knock() -> None:
             if not self.up:
-                network.send("master", owner, "dial", refused)
+                network.send("master", owner, "dial", refused, sure=True)
                 return
             self._knocking.append((owner, refused))
             self._run(accept)

@@ -26,6 +26,7 @@ class Parcel:
     """One thing under way."""
 
     deliver: Callable[[], None]
+    sure: bool = False  # told by the kernel, not by the process: its death does not lose it
     lost: bool = False
 
 
@@ -50,10 +51,12 @@ class Network:
         self._lines: dict[tuple[str, str, str], Line] = {}
         self._cuts: set[tuple[str, str]] = set()
 
-    def send(self, source: str, target: str, channel: str, deliver: Callable[[], None]) -> None:
-        """Put `deliver` on the line; it is called on arrival unless it is lost."""
+    def send(
+        self, source: str, target: str, channel: str, deliver: Callable[[], None], *, sure: bool = False
+    ) -> None:
+        """Put `deliver` on the line; it is called on arrival unless it is lost.  `sure`: it cannot be."""
         line = self._lines.setdefault((source, target, channel), Line(source, target))
-        parcel = Parcel(deliver)
+        parcel = Parcel(deliver, sure)
         line.under_way.append(parcel)
         self._schedule(line)
 
@@ -101,7 +104,7 @@ class Network:
         lost = 0
         for key in [key for key, line in self._lines.items() if name in (line.source, line.target)]:
             line = self._lines[key]
-            waiting = [parcel for parcel in line.under_way if not parcel.lost]
+            waiting = [parcel for parcel in line.under_way if not (parcel.lost or parcel.sure)]
             keep = self._random.randint(0, len(waiting)) if line.source == name else len(waiting)
             for parcel in waiting[keep:]:
                 parcel.lost = True
