@@ -57,6 +57,10 @@ class Table:
         self.array[0, SETTINGS] = settings
         self.array[0, MEMBERS] = 1
 
+    def hold(self, rank: int) -> None:
+        """The filled rows are those of the member that has `rank` now: it may have had another before."""
+        self.array[1:, HOLDER] = (self.array[1:, FILLED] > 0) * (rank + 1)
+
     def flag(self, column: int) -> None:
         """Raise this member's flag: STOP, SINGLE (one batch was the whole step: its gradient is taken as
         it is), NONFINITE or SKIPPED.

@@ -255,6 +255,7 @@ class Coordinator:
         """A worker registered again in mid-term: what it may have missed is said again."""
         job = self.job
         if job.round is not None and worker.key in job.round.targets and worker.key not in job.round.answers:
+            job.round.doubtful.pop(worker.key, None)  # it lives
             job.tell(worker, msg.Abort(number=job.round.number, reason=job.round.reason[:1024]))
         elif job.round is None and worker.draining and worker.key not in job.chain_keys():
             job.tell(worker, msg.GenerationFormed(number=job.last_formed))

@@ -59,7 +59,8 @@ def returned(job: JobState, agent: Agent) -> None:
     """An agent that was given up is heard again: its slots count, what became of its workers stands."""
     agent.lost = False
     job.log("agent_back", agent=agent.id)
-    _announce_slots(job, agent, len(agent.slots))
+    set_target(job, job.target + agent.took, f"agent {agent.id} is back")
+    agent.took = 0
 
 
 def _settle_children(job: JobState, agent: Agent, running: set[Key]) -> None:
@@ -218,4 +219,6 @@ def lose_agent(job: JobState, agent: Agent, reason: str) -> None:
     if not agent.lost:
         agent.lost = True
         job.log("agent_lost", agent=agent.id, reason=reason)
-        set_target(job, max(0, job.target - len(agent.slots)), f"agent {agent.id} is gone")
+        wanted = [w for w in job.roster.alive() if w.agent == agent.id and not w.draining]
+        agent.took = min(job.target, len(wanted))
+        set_target(job, job.target - agent.took, f"agent {agent.id} is gone")

@@ -87,9 +87,10 @@ class Participant(Place):
             case ev.LinksFormed(generation=generation):
                 return self._links_formed(generation)
             case ev.LinksBroken(generation=generation, peer=peer, stage=stage):
-                if generation != self.generation or self.stopped or not self.registered:
+                if generation != self.generation or self.stopped:
                     return []
-                return [act.Send("", msg.LinkBroken(peer=peer[:64], stage=stage[:64]))]
+                self.links_ready, self.broken = False, msg.LinkBroken(peer=peer[:64], stage=stage[:64])
+                return [act.Send("", self.broken)] if self.registered else []
             case ev.StateApplied():
                 return self._state_applied(event)
             case ev.ScriptEnded(summary=summary, digest=digest):
@@ -162,6 +163,8 @@ class Participant(Place):
         actions += [act.Send("", msg.PlanHeld(number=number)) for number in sorted(self.held)]
         if self.links_ready and not self.stopped:
             actions.append(act.Send("", msg.Formed(number=self.generation)))
+        if self.broken is not None and not self.stopped:
+            actions.append(act.Send("", self.broken))
         actions += self._resend_records()
         if self.ended is not None:
             actions.append(self._finished(self.finish is not None))
@@ -175,7 +178,7 @@ class Participant(Place):
             return [act.Send("", self._answer)]  # said again: the answer was lost with a connection
         if message.number <= self.abort or message.number <= self.generation:
             return []
-        self.abort, self.agreed = message.number, 0
+        self.abort, self.agreed, self.broken = message.number, 0, None
         self.held = {number: plan for number, plan in self.held.items() if number > message.number}
         if self.state is WorkerState.SYNCING:
             self.track.move(WorkerState.STANDBY, f"Abort {message.number} overtook its plan")
@@ -251,6 +254,7 @@ class Participant(Place):
         self.held = {number: item for number, item in self.held.items() if number > plan.number}
         self.links_ready = False
         self.drained_by = self.agreed = 0
+        self.broken = None
         given: tuple[int, ...] | None = None
         if not plan.planned and plan.start == self.hand.position and plan.shards > 0:
             given = next((share.shards for share in plan.added if share.worker == self.worker), ())

@@ -40,6 +40,7 @@ class Place:
         self.held: dict[int, msg.Plan] = {}
         self.formed = 0
         self.links_ready = False
+        self.broken: msg.LinkBroken | None = None  # a link of this generation, until it ends
         self.drained_by = 0
         self.finish: msg.Finish | None = None
         self.prepared: msg.Prepared | None = None

@@ -83,6 +83,7 @@ class Agent:
     slots: list[str] = dataclasses.field(default_factory=list)  # worker ids
     gap: BeatGap = dataclasses.field(default_factory=BeatGap)
     lost: bool = False
+    took: int = 0  # by how much its loss has lowered the target
 
 
 class Roster:

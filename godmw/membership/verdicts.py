@@ -21,7 +21,7 @@ LAST_WORDS_S = 10.0  # from a worker's last words to the end of its process
 LINK_GRACE_S = 0.4  # an exit that explains a broken link is known by then
 LINK_MEMORY_S = 60.0
 REFUSED = 77
-PATIENT_PHASES = frozenset({"debugger", "starting", "first step", "compiling", "saving"})
+PATIENT_PHASES = frozenset({"debugger", "starting", "joining", "first step", "compiling", "saving"})
 WAITING_PHASES = frozenset({"waiting", "reduce", "ended"})  # for others, and not at its own work
 _CERTAIN = frozenset({Cause.EXITED, Cause.RESET, Cause.OPERATOR, Cause.FAILED})
 KILLED = (2, 9, 15)  # SIGINT, SIGKILL, SIGTERM
@@ -177,13 +177,9 @@ def _judge_progress(job: JobState, worker: Worker, beat: msg.Heartbeat) -> None:
 
 def _awaited(job: JobState, worker: Worker) -> bool:
     """Do others wait for it: does some member wait in an operation that this one has not got through?"""
-    if (
-        worker.key not in set(job.current_keys())
-        or worker.beat is None
-        or worker.beat.phase in WAITING_PHASES
-    ):
+    if worker.key not in job.chain_keys() or worker.beat is None or worker.beat.phase in WAITING_PHASES:
         return False
-    members = job.roster.get(job.current_keys())
+    members = job.roster.get(sorted(job.chain_keys()))
     return any(
         other is not worker and other.beat is not None and other.beat.phase in WAITING_PHASES
         for other in members

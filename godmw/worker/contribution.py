@@ -156,6 +156,7 @@ class StepContribution:
 
     def _tail(self) -> list[Tensor]:
         operation = self.operation
+        self.table.hold(operation.rank)
         wholes = self._buffers.wholes(self.active)
         rows = np.zeros((operation.world_size, len(wholes)), dtype=np.int64)
         rows[operation.rank] = wholes
@@ -250,6 +251,7 @@ class GatherContribution:
         self._sections: Sections | None = None
 
     def parts(self, bucket: int) -> list[Tensor]:
+        self.table.hold(self.operation.rank)
         rows = payloads.to_rows(self.pieces, self.table.shards, self.words)
         self._sections = Sections(table=self.table.array, pieces=rows)
         return [torch.from_numpy(self._sections.vector)]

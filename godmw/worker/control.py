@@ -8,6 +8,7 @@ main thread wait for what they bring.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from godmw.membership import events as ev
 from godmw.membership.participant import Participant
 from godmw.membership.selfportrait import Identity
 from godmw.protocol import messages as msg
+from godmw.protocol.wire import decode, encode, header_of
 from godmw.worker.agent.facts import Connected, Disconnected, Heard, OtherVersion
 from godmw.worker.dataplane import DataPlane
 from godmw.worker.interface import Contribution, Engine, Kind, Offer, Operation
@@ -34,10 +36,33 @@ from godmw.worker.surroundings import Surroundings, main_thread_at
 
 log = logging.getLogger(__name__)
 
+Record = msg.Committed | msg.LoopOpened
 LAST_WORDS_S = 1.0
 LEAVE_WITHIN_S = 5.0  # a main thread that does not come by in time is ended
 LOOK_AFTER_S = 1.0
 BEAT_S, ORPHAN_S = 0.25, 600.0  # until the Welcome says
+
+
+def written(record: Record) -> str:
+    """A record as text, to travel with the state: the bytes in which it would be said."""
+    header = header_of(record, job="", term=0, generation=0, sender="", incarnation=0, sequence=0)
+    return base64.b64encode(encode(header, record)).decode()
+
+
+def unwritten(text: str) -> Record:
+    """The record that `written` described.  Raises WireError, ValueError."""
+    record = decode(base64.b64decode(text, validate=True))[1]
+    if not isinstance(record, (msg.Committed, msg.LoopOpened)):
+        raise ValueError(f"a record was expected in the state, not {type(record).__name__}")
+    return record
+
+
+def _end_with_thread(what: threading.ExceptHookArgs) -> None:
+    """An exception nobody expected in a thread of ours ends the process: half a worker must not go on."""
+    threading.__excepthook__(what)
+    if what.thread is not None and what.thread.name.startswith("godmw-"):
+        sys.stderr.flush()
+        os._exit(70)
 
 
 class Control:
@@ -72,6 +97,7 @@ class Control:
         )
 
     def start(self) -> None:
+        threading.excepthook = _end_with_thread
         """Open the peer endpoint and the control thread; then wait for the master's Welcome."""
         self._postbox.start()
         deadline_s = self._clock.now_s() + self.surroundings.patience_s
@@ -114,7 +140,8 @@ class Control:
             fetched = self._plane.take_fetched()
             if fetched is not None:
                 generation, snapshot = fetched
-                self._tell(ev.StateApplied(generation, engine.apply(snapshot)))
+                position, records = engine.apply(snapshot)
+                self._tell(ev.StateApplied(generation, position, tuple(unwritten(text) for text in records)))
             self.serve_snapshots()
             with self.changed:
                 self.check()
@@ -182,6 +209,11 @@ class Control:
             activity.since_s = self._clock.now_s()
         activity.phase, self._step = name, step
 
+    def progressed(self) -> None:
+        """Something was done, in whatever phase."""
+        self.participant.activity.progress += 1
+        self.participant.activity.since_s = self._clock.now_s()
+
     @contextmanager
     def busy(self, label: str, limit_s: float) -> Iterator[None]:
         activity = self.participant.activity
@@ -231,8 +263,8 @@ class Control:
             if inside is not None and self.participant.position != inside:
                 return
             wanted, self._wanted = self._wanted, set()
-            position = self.participant.position
-        self._plane.offer(wanted, self.engine.snapshot(position))
+            position, kept = self.participant.position, self.participant.unrecorded()
+        self._plane.offer(wanted, self.engine.snapshot(position, [written(record) for record in kept]))
 
     # ------------------------------------------------------------------ under the lock
 

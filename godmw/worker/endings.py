@@ -117,6 +117,7 @@ def end(engine: Engine, *, in_loop: bool = False) -> int:
             hint="leave the loop by its end, by break, or for all workers by job.stop(reason)",
         )
     engine.pay()
+    engine.arrive()  # a joiner whose script had nothing left to do holds its state all the same
     summary = engine.summary() if engine.control.rank == 0 else {}
     return engine.control.ended(summary, engine.registry.digest())
 

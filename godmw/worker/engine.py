@@ -235,11 +235,17 @@ class Engine:
 
     # ---- what the control asks ----
 
-    def snapshot(self, operation: int) -> Snapshot:
-        self.progress.operations = operation
-        return self.registry.collect()
+    def snapshot(self, operation: int, records: Sequence[str] = ()) -> Snapshot:
+        if self._pending is not None:
+            return self._pending  # received and not yet written into the live objects
+        progress = self.progress
+        progress.operations, progress.records = operation, list(records)
+        try:
+            return self.registry.collect()
+        finally:
+            progress.operations, progress.records = 0, []
 
-    def apply(self, snapshot: Snapshot) -> int:
+    def apply(self, snapshot: Snapshot) -> tuple[int, list[str]]:
         own = self.registry.check(snapshot)[OWN]
         if self._asked_seed is not None and own["seed"] != self._asked_seed:
             raise Refused(
@@ -252,7 +258,7 @@ class Engine:
         self.progress.story.cursor = 0
         self._pending = snapshot
         self.guard.expect_replay()
-        return int(own["operations"])
+        return int(own["operations"]), [str(record) for record in own["records"]]
 
     # ---- data ----
 

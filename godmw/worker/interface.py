@@ -122,16 +122,17 @@ class Engine(Protocol):
 
     registry: StateRegistry  # of all that must stay equal
 
-    def snapshot(self, operation: int) -> Snapshot:
+    def snapshot(self, operation: int, records: Sequence[str] = ()) -> Snapshot:
         """A private copy of the state at the last boundary; the same until the open operation commits.
 
-        `operation` is the number of operations committed before that boundary: part of the state.
+        `operation` is the number of operations committed before that boundary, `records` what the ledger is
+        not known to hold of them, one text each: parts of the state.
         """
         ...
 
-    def apply(self, snapshot: Snapshot) -> int:
+    def apply(self, snapshot: Snapshot) -> tuple[int, list[str]]:
         """Take the state of the job: checked whole against this worker's layout before anything is kept.
-        Returns the number of operations committed before it.
+        Returns the number of operations committed before it, and their records.
 
         The engine writes it into the live objects when the script, run from its top, stands at the
         snapshot's position: what the script does to them on its way there is overwritten. Raises

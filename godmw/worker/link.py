@@ -21,7 +21,7 @@ from godmw.protocol.messages import Direction, Header
 from godmw.protocol.wire import MAX_FRAME_BYTES, WireError, decode, encode, header_of
 from godmw.worker.agent.facts import Connected, Disconnected, Heard, OtherVersion
 
-RECONNECT_MS, RECONNECT_MAX_MS = 100, 2000
+RECONNECT_MS, RECONNECT_MAX_MS = 100, 500  # well within the lease for which a new master hears
 HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = (
     1000,
     4000,
@@ -49,6 +49,7 @@ class MasterLink:
             zmq.IPV6: int(":" in self.host),
             zmq.IMMEDIATE: 1,
             zmq.LINGER: LINGER_MS,
+            zmq.SNDHWM: 0,  # a burst of kept records must not lose its tail; none queues while it is down
             zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
             zmq.RECONNECT_IVL: RECONNECT_MS,
             zmq.RECONNECT_IVL_MAX: RECONNECT_MAX_MS,

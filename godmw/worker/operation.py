@@ -93,6 +93,7 @@ class SharedOperation:
 
     def begin(self, shards: Sequence[int]) -> bool:
         self._control.serve_snapshots(self.number)
+        self._control.progressed()
         with self._control.changed:
             return self._control.participant.begin(shards)
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from godmw.worker.story import Story
 
+PASSING = ("operations", "records")  # about one snapshot: no part of the state that members compare
+
 
 @dataclasses.dataclass
 class Progress:
@@ -19,6 +21,7 @@ class Progress:
 
     seed: int = -1
     operations: int = 0  # committed before the boundary of a snapshot
+    records: list[str] = dataclasses.field(default_factory=list)  # of those, what the ledger may not hold
     loops: int = 0
     steps: int = 0
     epochs: int = 0
@@ -46,5 +49,5 @@ class Progress:
             if name == "script":
                 self.script.clear()
                 self.script.update(value)
-            elif name != "story":
+            elif name not in ("story", *PASSING):
                 setattr(self, name, value)

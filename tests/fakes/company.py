@@ -98,7 +98,7 @@ class FakeControl:
         self._engine = engine
         snapshot = self.company.admit(self.worker, offer)
         if snapshot is not None:
-            assert engine.apply(snapshot) == self.company.position
+            assert engine.apply(snapshot) == (self.company.position, [])
         self._look()
 
     def open(
