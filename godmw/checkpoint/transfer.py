@@ -213,6 +213,9 @@ class Fetch:
                 break
         with self._lock:
             if self._cancelled.is_set():
+                for late in outcome:
+                    if isinstance(late, Connection):
+                        late.close()
                 raise PeerError("cancelled")
             (result,) = outcome
             if isinstance(result, PeerError):
