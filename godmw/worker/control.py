@@ -272,9 +272,11 @@ class Control:
         """Raise what ends this worker."""
         if self._exit is None:
             return
-        if self._exit.code == 0:
+        told = self.participant.finish is not None and self.participant.generation == 0
+        if self._exit.code == 0 or (told and self.surroundings.agent):
+            # the job ended before this worker was in it; what ended it, its agent says
             log.info("%s", self._exit.reason)
-            raise SystemExit(0)
+            raise SystemExit(self._exit.code)
         raise GodmwError(self._exit.reason, code=self._exit.code, hint=self._exit.hint)
 
     def wait(self, seconds: float) -> None:
