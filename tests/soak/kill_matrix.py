@@ -25,22 +25,10 @@ from typing import Any
 
 import godmw
 from godmw.data.audit import audit
+from godmw.worker.faults import POINTS
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "integration" / "scripts" / "small.py"
-POINTS = (
-    "first_send",
-    "between_buckets",
-    "results_in",
-    "ready_sent",
-    "ready_received",
-    "committed",
-    "forming",
-    "forming_met",
-    "forming_linked",
-    "donor_sending",
-    "joiner_receiving",
-)
 WORKERS = 4
 STEPS = 150
 LIMIT_S = 120.0
