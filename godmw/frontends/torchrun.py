@@ -27,6 +27,7 @@ from godmw.config import JoinAddress
 from godmw.errors import Unreachable, UsageError
 from godmw.frontends import door
 from godmw.frontends.companion import Companion
+from godmw.worker.agent import kin
 
 NUMBER = "[0-9]{1,9}"
 NEEDED = {"RANK": NUMBER, "WORLD_SIZE": NUMBER, "MASTER_ADDR": ".+", "MASTER_PORT": "[0-9]{1,5}"}
@@ -199,14 +200,20 @@ def _first_line(error: Exception) -> str:
 
 def _found_or_started(place: Place, environment: Mapping[str, str]) -> Meeting:
     given = environment.get("GODMW_RUN_DIR")
-    living = RunDir(given).living() if given else None
-    if given and living is not None:
-        return Meeting(living, str(Path(given).absolute()))
+    if given and (join := _standing(RunDir(given))) is not None:
+        return Meeting(join, str(Path(given).absolute()))
     run_dir = _run_dir(given, place.attempt).absolute()
     listen = [] if "GODMW_LISTEN" in environment else ["--listen", _listen(place)]
     options = [*listen, "--min", str(place.world_size), "--lease", str(LEASE_S)]
     join = Companion(run_dir, options).start()
     return Meeting(dataclasses.replace(join, host=_dialled(join.host, place)), str(run_dir))
+
+
+def _standing(run: RunDir) -> JoinAddress | None:
+    """A master that somebody started by hand; one of an earlier attempt's is only about to end."""
+    join, pid = run.living(), run.master_pid()
+    marks = {entry.partition(b"=")[0] for entry in kin.environment(pid or 0)}
+    return None if door.TORCHRUN.encode() in marks else join
 
 
 def _run_dir(given: str | None, attempt: int) -> Path:

@@ -1,11 +1,14 @@
 """What torchrun tells a process, and how its ranks learn where to join; the store here is a dictionary."""
 
+import json
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from godmw.client.rundir import RunDir
 from godmw.config import JoinAddress
 from godmw.errors import Unreachable, UsageError
 from godmw.frontends import torchrun
@@ -91,6 +94,21 @@ def test_each_attempt_has_a_run_directory_of_its_own(tmp_path: Path) -> None:
         Path(f"{given}-restart1"),
     ]
     assert torchrun._run_dir(None, 1).parent == Path("godmw-runs")
+
+
+@pytest.mark.parametrize("started_by_torchrun", [False, True])
+def test_a_master_of_an_earlier_attempt_is_passed_over(tmp_path: Path, started_by_torchrun: bool) -> None:
+    """It lives for a few seconds more on the directory all attempts were given, and then stops its job."""
+    marks = {"TORCHELASTIC_RUN_ID": "none"} if started_by_torchrun else {}
+    sleeper = subprocess.Popen(["sleep", "60"], env=marks)
+    try:
+        run = RunDir(tmp_path)
+        run.join.write_text(JOIN.format())
+        run.master.write_text(json.dumps({"pid": sleeper.pid}))
+        assert torchrun._standing(run) == (None if started_by_torchrun else JOIN)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,8 @@ def test_rank_0_dies_and_torchrun_starts_all_again(tmp_path: Path) -> None:
         code, out, err = ended(process, PATIENCE_S)
         assert code == 0, err
         assert len(results(out)) == 2
-        assert run.files.read_summary() is None
+        first = run.files.read_summary()  # its master may have had the time to write one
+        assert first is None or first["outcome"] != "finished"
         finished(RunDir(f"{run.path}-restart1"))
         gone(run)
 
