@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 import time
 
 import torch
@@ -46,7 +47,9 @@ def main() -> None:
     loader = DataLoader(dataset, batch_size=16, sampler=DistributedSampler(dataset))
     result = manager.train(model, loader, optimizer, nn.CrossEntropyLoss(), epochs=args.epochs)
     losses = ",".join(f"{loss!r}" for loss in result.losses)
-    print(f"result {result.steps} {result.samples} {losses}", flush=True)
+    # one write: the ranks share their output
+    sys.stdout.write(f"result {result.steps} {result.samples} {losses}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
