@@ -80,6 +80,9 @@ class Packing:
                 found.append(Piece(part, first, last))
         return found
 
+    def nbytes(self, piece: Piece) -> int:
+        return (piece.high - piece.low) * self.shape[piece.part][1].itemsize
+
 
 class Packed:
     """A buffer of bytes and its parts."""

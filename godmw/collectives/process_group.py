@@ -27,7 +27,8 @@ FOREVER = timedelta(days=30)  # a data-plane wait ends by a socket's error or by
 AT_ONCE = timedelta(milliseconds=1)
 CONNECT_FACTOR = 5  # gloo waits five times its group's timeout for a connection
 LAST_TAG = (1 << 31) - 1
-KEPT = 64  # exchanges whose works are kept; more than are ever in flight
+KEPT = 3  # operations whose works are kept
+LANES = {"open": 1, "ready": 2}  # tags; all other stages share 0
 
 
 class KeyStore(dist.Store):  # type: ignore[name-defined]
@@ -64,7 +65,8 @@ class _GlooWork:
 
     def wait(self, deadline_s: float | None = None) -> None:
         timeout = FOREVER if deadline_s is None else max(AT_ONCE, timedelta(seconds=deadline_s))
-        for work, peer in self._pending:
+        pending, self._pending = self._pending, []  # torch waits for one message more when asked twice
+        for work, peer in pending:
             try:
                 work.wait(timeout)
             except RuntimeError as error:
@@ -83,6 +85,7 @@ class GlooTransport:
 
     kind = "gloo"
     least_segment_bytes = 64
+    receives_ahead = True
 
     def __init__(self, store: KeyStore, rank: int, world_size: int, host: str, attempt_s: float) -> None:
         gloo: Any = dist.ProcessGroupGloo
@@ -95,23 +98,20 @@ class GlooTransport:
         # torch's works are dropped late. The destructor of one just done yields in a loop until the I/O
         # thread, which this thread's wake-up may have displaced, has left it; one not done, after a link
         # broke, would leave the I/O thread spinning on what arrives for it.
-        self._kept: deque[list[tuple[Any, int]]] = deque(maxlen=KEPT)
+        self._kept: deque[list[tuple[Any, int]]] = deque([[]], maxlen=KEPT)
         self._linked: list[int] = []
-        self._tag = 0
         self._store = store
         self._group: Any = gloo(store, rank, world_size, options)
 
     def begin(self) -> None:
-        pass
+        self._kept.append([])
 
     def exchange(self, sends: Sequence[Parcel], receives: Sequence[Parcel], stage: str) -> Work:
-        group, tag = self._group, self._tag % LAST_TAG
+        group, tag = self._group, LANES.get(stage, 0)
         if self.aborted or group is None:
             raise Abandoned
-        self._tag += 1
         out: list[tuple[Any, int]] = []
         pending: list[tuple[Any, int]] = []
-        self._kept += (out, pending)
         peer = self.rank
         try:
             for tensor, peer in sends:
@@ -123,6 +123,8 @@ class GlooTransport:
                 self._link(peer)
         except RuntimeError as error:
             raise self.failure(peer, stage, error) from None
+        finally:
+            self._kept[-1] += out + pending
         return _GlooWork(self, pending + out, stage)
 
     def _link(self, peer: int) -> None:
@@ -181,6 +183,7 @@ class NcclTransport:
 
     kind = "nccl"
     least_segment_bytes = 4 << 20
+    receives_ahead = False
 
     def __init__(self, store: KeyStore, rank: int, world_size: int, host: str, attempt_s: float) -> None:
         options = dist.ProcessGroupNCCL.Options()

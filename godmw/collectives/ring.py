@@ -1,14 +1,13 @@
 """Sums over the members of one generation: a pipelined ring, out of place, and the ready word.
 
-`allreduce` never writes what it is given: it copies what it sends into the result buffer, which the
-generation owns, and builds the sum there, so a late read by a dead generation harms nobody. Additions
-follow the ring's order and every chunk is summed by one rank, so all ranks hold the same bits. Few Python
-operations a segment: the main thread needs the interpreter. Runs on the communication thread only; knows
-no bucket, step or plan.
+`allreduce` never writes what it is given: it sends from there and builds the sum in the result buffer,
+which the generation owns. A late read by a dead generation harms nobody: the caller changes what it gave
+before its last bucket has left, or when nobody can be whole any more, or when all are. Additions follow the
+ring's order and every chunk is summed by one rank, so all ranks hold the same bits. Few Python operations a
+segment: the main thread needs the interpreter. On the communication thread only; knows no step or plan.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -16,12 +15,12 @@ import torch
 from torch import Tensor
 
 from godmw.collectives.packing import Packed, Packing, Results, shape_of
-from godmw.collectives.schedule import Exchange, Range, dissemination, ring
+from godmw.collectives.schedule import Exchange, dissemination, ring
 from godmw.collectives.transport import Abandoned, Parcel, Transport, Work
 
 SEGMENT_BYTES = 2 << 20
 WHOLE_BYTES = 512 << 10  # two ranks swap whole buffers up to here: the same bytes, one round less
-IN_FLIGHT = 4  # exchanges posted ahead of the one waited for
+IN_FLIGHT = 4  # exchanges posted ahead of the one waited for, where sends and receives are grouped
 
 Waiting = tuple[int, str, float]  # rank, stage, monotonic seconds since when
 
@@ -32,14 +31,17 @@ def nothing(_: str) -> None:
 
 @dataclass(slots=True)
 class _Prepared:
-    """One exchange of a schedule, with its views of the result buffer."""
+    """One exchange of a schedule, with its views of the result buffer.
 
-    sends: list[Parcel]
+    What is sent is `own`, bytes (part, low, high) of the contribution, or `send`: a range of the result
+    buffer, or of a staging buffer where the contribution's range crosses parts; `staged` is copied there.
+    """
+
+    own: tuple[int, int, int] | None
+    send: Tensor | None
+    staged: list[tuple[Tensor, int, int, int]]
     receives: list[Parcel]
-    copies: list[
-        tuple[Tensor, int, int, int]
-    ]  # (view, part, low, high): the own contribution, before sending
-    adds: list[tuple[Tensor, int, int, int]]  # the same, added after receiving
+    adds: list[tuple[Tensor, int, int, int]]  # (view, part, low, high), after receiving
     after: int
     stage: str
 
@@ -166,50 +168,68 @@ class Ring:
                 theirs.add_(mine)
 
     def _go_round(self, parts: Sequence[Tensor], packed: Packed) -> None:
-        assert self.transport is not None
+        """Where receives need not be grouped with sends all are posted at once: no send waits for one."""
+        transport = self.transport
+        assert transport is not None
         if packed.exchanges is None:
             packed.exchanges = self._prepare(packed)
         exchanges: list[_Prepared] = packed.exchanges
-        left = (self.rank - 1) % self.world_size
-        works: deque[Work] = deque()
-        posted = 0
+        left, right = (self.rank - 1) % self.world_size, (self.rank + 1) % self.world_size
+        ahead = transport.receives_ahead
+        window = len(exchanges) if ahead else IN_FLIGHT
+        works = [transport.exchange([], e.receives, e.stage) for e in exchanges] if ahead else []
+        sending: list[Work] = []
         for done, exchange in enumerate(exchanges):
-            ahead = min(done + IN_FLIGHT, len(exchanges))
-            while posted < ahead and exchanges[posted].after < done:
-                works.append(self._post(exchanges[posted], parts))
-                if not posted:
+            end = min(done + window, len(exchanges))
+            while len(sending) < end and exchanges[len(sending)].after < done:
+                going = exchanges[len(sending)]
+                sends = self._parcels(going, parts, right)
+                sending.append(transport.exchange(sends, [] if ahead else going.receives, going.stage))
+                if len(sending) == 1:
                     self._probe("first_send")
-                posted += 1
-            self._wait(works.popleft(), left, exchange.stage)
+            self._wait((works or sending)[done], left, exchange.stage)
             for view, part, low, high in exchange.adds:
                 view.add_(parts[part][low:high])
+        for work in sending if ahead else ():
+            self._wait(work, right, "all_gather")
 
-    def _post(self, exchange: _Prepared, parts: Sequence[Tensor]) -> Work:
-        for view, part, low, high in exchange.copies:
+    def _parcels(self, exchange: _Prepared, parts: Sequence[Tensor], right: int) -> list[Parcel]:
+        if exchange.own is not None:
+            part, low, high = exchange.own
+            return [(parts[part].view(torch.uint8)[low:high], right)]
+        for view, part, low, high in exchange.staged:
             view.copy_(parts[part][low:high])
-        assert self.transport is not None
-        return self.transport.exchange(exchange.sends, exchange.receives, exchange.stage)
+        return [] if exchange.send is None else [(exchange.send, right)]
 
     def _prepare(self, packed: Packed) -> list[_Prepared]:
-        right, left = (self.rank + 1) % self.world_size, (self.rank - 1) % self.world_size
-        schedule = ring(self.rank, self.world_size, packed.packing.length, self._segment_bytes)
-
-        def parcels(range_: Range, peer: int) -> list[Parcel]:
-            low, high = range_
-            return [(packed.buffer[low:high], peer)] if high > low else []
-
-        def contribution(range_: Range) -> list[tuple[Tensor, int, int, int]]:
-            pieces = packed.packing.pieces(*range_)
-            return [(packed.parts[p.part][p.low : p.high], p.part, p.low, p.high) for p in pieces]
+        left = (self.rank - 1) % self.world_size
+        packing, buffer = packed.packing, packed.buffer
+        staging: Packed | None = None
 
         def prepared(exchange: Exchange) -> _Prepared:
+            nonlocal staging
+            (low, high), (start, end) = exchange.send, exchange.receive
+            pieces = packing.pieces(low, high) if exchange.own else []
+            own, send, staged = None, buffer[low:high] if high > low else None, []
+            if len(pieces) == 1 and packing.nbytes(pieces[0]) == high - low:
+                first = low - packing.offsets[pieces[0].part]
+                own, send = (pieces[0].part, first, first + high - low), None
+            elif exchange.own and send is not None:
+                if staging is None:
+                    assert self.transport is not None
+                    staging = Packed(packing, self.transport.allocate)
+                send = staging.buffer[low:high]
+                staged = [(staging.parts[p.part][p.low : p.high], p.part, p.low, p.high) for p in pieces]
+            added = packing.pieces(start, end) if exchange.reduce else []
             return _Prepared(
-                sends=parcels(exchange.send, right),
-                receives=parcels(exchange.receive, left),
-                copies=contribution(exchange.send) if exchange.own else [],
-                adds=contribution(exchange.receive) if exchange.reduce else [],
+                own=own,
+                send=send,
+                staged=staged,
+                receives=[(buffer[start:end], left)] if end > start else [],
+                adds=[(packed.parts[p.part][p.low : p.high], p.part, p.low, p.high) for p in added],
                 after=exchange.after,
                 stage="reduce_scatter" if exchange.reduce else "all_gather",
             )
 
+        schedule = ring(self.rank, self.world_size, packing.length, self._segment_bytes)
         return [prepared(exchange) for exchange in schedule]

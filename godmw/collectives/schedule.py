@@ -10,6 +10,7 @@ sockets.
 
 from dataclasses import dataclass
 
+PIPELINED_BYTES = 1 << 20  # chunks from here on have two segments at least: one is added as the other comes
 UNIT_BYTES = 64  # every cut lies on a multiple: no element of any dtype is divided
 
 Range = tuple[int, int]  # [low, high) in bytes of the buffer
@@ -20,8 +21,9 @@ class Exchange:
     """One exchange of one rank: `send` goes to the right neighbour, `receive` comes from the left.
 
     Both are byte ranges of the one buffer; an empty range means no message. `own`: what is sent is this
-    rank's contribution and has to be copied into the buffer first. `reduce`: this rank's contribution is
-    added to what was received, in place. `after`: the exchange whose received range is sent here, or -1.
+    rank's contribution itself, not the buffer. `reduce`: this rank's contribution is added to what was
+    received, in place. `after`: the exchange whose received range is sent here, or -1. What is received may
+    land whenever it comes: a partial sum that lay there has been read, for the sum that comes holds it.
     """
 
     send: Range
@@ -46,7 +48,7 @@ def cut(length: int, parts: int, unit: int = UNIT_BYTES) -> list[Range]:
 def segments_per_chunk(length: int, world_size: int, segment_bytes: int) -> int:
     """How many segments each chunk is cut into, none longer than `segment_bytes` by more than a unit."""
     low, high = cut(length, world_size)[0]
-    return max(1, -(-(high - low) // segment_bytes))
+    return max(1 + (high - low >= PIPELINED_BYTES), -(-(high - low) // segment_bytes))
 
 
 def ring(rank: int, world_size: int, length: int, segment_bytes: int) -> list[Exchange]:

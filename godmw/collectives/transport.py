@@ -1,9 +1,9 @@
 """What the links of one generation can do, whatever carries them.
 
 A transport moves contiguous tensors between the ranks of one generation. Its one primitive is `exchange`:
-sends and receives that are posted together and go on at once; exchange k of a rank meets exchange k of
-its peers, so everybody makes the same sequence of exchanges. It is made for one generation and never used
-by another. It knows no schedule, no dtype's arithmetic and no membership.
+sends and receives that are posted together and go on at once. On each link the messages of one lane meet
+in the order in which they were posted on either side. It is made for one generation and never used by
+another. It knows no schedule, no dtype's arithmetic and no membership.
 """
 
 from collections.abc import Sequence
@@ -44,6 +44,7 @@ class Transport(Protocol):
     rank: int
     world_size: int
     least_segment_bytes: int  # smaller messages than this are not worth cutting
+    receives_ahead: bool  # a receive may be posted long before the send it is for, in an exchange of its own
     sent_bytes: int  # payload handed over by `exchange` so far, for accounting
 
     def begin(self) -> None:

@@ -49,6 +49,7 @@ class MemoryTransport:
 
     kind = "memory"
     least_segment_bytes = 64
+    receives_ahead = True
 
     def __init__(
         self, rank: int, world_size: int, wires: dict[tuple[int, int], Any], gone: set[int]

@@ -121,10 +121,10 @@ def test_a_long_wait_is_named_again_and_again_and_breaks_nothing(sides: Callable
     done: Queue[float] = Queue()
 
     def submit(side: Side) -> None:
-        out = side.links.results([[torch.ones(10)]])[0]
+        out = side.links.results([[torch.ones(100)]])[0]
 
         def job(ring: Ring) -> None:
-            ring.allreduce([torch.ones(10)], out)
+            ring.allreduce([torch.ones(100)], out)
             done.put(float(out[0][0]))
 
         side.links.submit(job)

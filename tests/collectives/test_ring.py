@@ -1,7 +1,5 @@
 """The ring over every kind of transport: the sum, its bits, its bytes, and what it leaves alone."""
 
-import struct
-
 import pytest
 import torch
 
@@ -164,27 +162,29 @@ def test_the_probe_stands_behind_the_first_send() -> None:
         assert seen == [("first_send", 64), ("first_send", 64)]
 
 
-class Recorder(MemoryTransport):
-    """Looks at what is sent: never memory of the caller."""
+def test_sends_and_receives_that_are_grouped_make_the_same_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a transport that cannot receive ahead has it: an exchange never waits for a later one."""
+    monkeypatch.setattr(MemoryTransport, "receives_ahead", False)
+    for world_size in (2, 3, 5):
+        with transports("memory", world_size) as made:
+            all_rings = rings(made, segment_bytes=4096)
+            parts = [torch.full((200_000,), 2.0), torch.ones(7, dtype=torch.int64)]
+            outs = [[torch.empty_like(part) for part in parts] for _ in range(world_size)]
+            each(world_size, lambda rank: all_rings[rank].allreduce(parts, outs[rank]))  # noqa: B023
+            for floats, words in outs:
+                assert floats.unique().tolist() == [2.0 * world_size]
+                assert words.unique().tolist() == [world_size]
 
-    def __init__(self, *arguments) -> None:
-        super().__init__(*arguments)
-        self.sources: set[int] = set()
 
-    def exchange(self, sends, receives, stage):
-        self.sources |= {tensor.untyped_storage().data_ptr() for tensor, _ in sends}
-        return super().exchange(sends, receives, stage)
-
-
+@pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("length", [100, 200_000])
-def test_what_is_sent_is_memory_of_the_generation(length: int) -> None:
-    with transports("memory", 2) as made:
-        recorders = [Recorder(t.rank, 2, t.wires, t.gone) for t in made]
-        both = rings(recorders)
-        parts = [torch.ones(length), torch.ones(length)]
-        outs = [torch.empty(length), torch.empty(length)]
-        each(2, lambda rank: both[rank].allreduce([parts[rank]], [outs[rank]]))
-        callers = {tensor.untyped_storage().data_ptr() for tensor in (*parts, *outs)}
-        assert all(recorder.sources and not recorder.sources & callers for recorder in recorders)
-        assert outs[0].unique().tolist() == [2.0]
-        assert struct.pack("f", 2.0) * length == raw(outs[1])
+def test_what_is_given_is_not_written(world_size: int, length: int) -> None:
+    with transports("memory", world_size) as made:
+        all_rings = rings(made, segment_bytes=4096)
+        parts = [[torch.full((length,), 1.0 + rank), torch.ones(3)] for rank in range(world_size)]
+        outs = [[torch.empty(length), torch.empty(3)] for _ in range(world_size)]
+        each(world_size, lambda rank: all_rings[rank].allreduce(parts[rank], outs[rank]))
+        for rank in range(world_size):
+            assert parts[rank][0].unique().tolist() == [1.0 + rank]
+            assert parts[rank][1].unique().tolist() == [1.0]
+            assert outs[rank][0].unique().tolist() == [sum(range(1, world_size + 1))]

@@ -1,7 +1,6 @@
 """The schedule alone: many ranks in one process, their turns in random order."""
 
 import random
-from collections import deque
 from itertools import pairwise
 
 import pytest
@@ -27,33 +26,29 @@ def test_cut_covers_everything_once_and_evenly(length: int, parts: int, unit: in
 def simulate(contributions: list[list[int]], segment_bytes: int, rng: random.Random) -> list[list[int]]:
     """Runs every rank's list against each other; one number stands for one byte. Returns the buffers.
 
-    A rank posts an exchange when the one it depends on is done, in order, up to four ahead; what it sends is
-    read when the receiver takes it, as late as a socket may.
+    A rank posts a send when what it depends on is done; what is sent is read when it lands, as late as a
+    socket may, and it may land at any time from then on.
     """
     world_size, length = len(contributions), len(contributions[0])
     buffers = [[0] * length for _ in contributions]
     plans = [ring(rank, world_size, length, segment_bytes) for rank in range(world_size)]
-    posted, done = [0] * world_size, [0] * world_size
-    wires: list[deque[tuple[int, int]]] = [
-        deque() for _ in contributions
-    ]  # to the right neighbour, by sender
+    posted, landed, done = [0] * world_size, [0] * world_size, [0] * world_size
     while any(done[rank] < len(plans[rank]) for rank in range(world_size)):
         rank = rng.randrange(world_size)
         plan, left = plans[rank], (rank - 1) % world_size
-        if posted[rank] < min(done[rank] + 4, len(plan)) and plan[posted[rank]].after < done[rank]:
-            exchange = plan[posted[rank]]
-            low, high = exchange.send
-            if exchange.own:
-                buffers[rank][low:high] = contributions[rank][low:high]
-            wires[rank].append(exchange.send)
+        move = rng.choice(["post", "land", "add"])
+        if move == "post" and posted[rank] < len(plan) and plan[posted[rank]].after < done[rank]:
             posted[rank] += 1
-        elif done[rank] < posted[rank] and wires[left]:
-            sent, exchange = wires[left].popleft(), plan[done[rank]]
-            assert sent == exchange.receive, "both ends of an exchange mean the same bytes"
-            low, high = sent
-            buffers[rank][low:high] = buffers[left][low:high]
+        elif move == "land" and landed[rank] < posted[left]:
+            exchange, sent = plan[landed[rank]], plans[left][landed[rank]]
+            assert sent.send == exchange.receive, "both ends of an exchange mean the same bytes"
+            low, high = sent.send
+            buffers[rank][low:high] = (contributions if sent.own else buffers)[left][low:high]
+            landed[rank] += 1
+        elif move == "add" and done[rank] < landed[rank]:
+            exchange = plan[done[rank]]
             if exchange.reduce:
-                for index in range(low, high):
+                for index in range(*exchange.receive):
                     buffers[rank][index] += contributions[rank][index]
             done[rank] += 1
     return buffers
