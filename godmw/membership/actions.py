@@ -40,9 +40,7 @@ class WriteCommitted:
     """
 
     record: Committed
-    redone_shards: tuple[
-        int, ...
-    ]  # computed again because their holder died; samples of them are in the table
+    redone_shards: tuple[int, ...]  # of members that died in it; their samples are in the table
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

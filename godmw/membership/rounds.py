@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from godmw.membership import change
 from godmw.membership import records as rec
-from godmw.membership.assignment import spread
+from godmw.membership.assignment import default_share, spread
 from godmw.membership.jobstate import JobState, Round
 from godmw.membership.roster import Key, Worker
 from godmw.membership.states import JobPhase, WorkerState
@@ -207,8 +207,8 @@ def _make_unplanned(
         added=tuple(sorted(added.items())),
         reason=current.reason,
     )
-    if shards and any(held.values()):
-        again = {shard for given in added.values() for shard in given}
+    again = {shard for given in added.values() for shard in given} - _unbegun(job, survivors, start, shards)
+    if again:
         job.redone[start] = tuple(sorted(again | set(job.redone.get(start, ()))))
     _abandon(job, current, max(answer.generation for answer in survivors.values()))
     out = [worker for worker in job.roster.get(current.answers) if worker.key not in set(order)]
@@ -223,6 +223,21 @@ def _make_unplanned(
             job.tell(worker, message)
     verdict = f"commit operation {low}" if commit else f"reduce operation {low} again"
     change.log_plan(job, plan, verdict)
+
+
+def _unbegun(job: JobState, survivors: dict[Key, msg.Stopped], start: int, shards: int) -> set[int]:
+    """Shards of ``start`` that were to be the survivors' and that they had not come to: no work is lost
+    with them.  What the dead had begun of theirs nobody knows; it counts as all.
+    """
+    entered = _plan(job, max(answer.generation for answer in survivors.values()))
+    given = dict(entered.added) if entered.start == start and entered.shards else None
+    members = job.member_keys(entered)
+    unbegun: set[int] = set()
+    for rank, key in enumerate(members):
+        if key in survivors:
+            share = default_share(shards, len(members), rank) if given is None else given.get(key[0], ())
+            unbegun.update(share)
+    return unbegun
 
 
 def _abandon(job: JobState, current: Round, highest: int) -> None:
