@@ -3,8 +3,9 @@
 `ledger/ledger.jsonl` holds one line a loop (its `LoopSpec`) and one line a committed operation (its
 table, run lengths of holders and sizes, the shards' sample hashes as base64 of little-endian uint64).
 The writer takes every record as often as members send it and writes it once; two different records of one
-operation are two histories and an error.  A torn last line is cut off on reopening.  Whoever has called
-`flush` may tell members that what they sent is safe.  The proof over all this is `godmw.data.audit`.
+operation are two histories and an error.  Of the newest operations it remembers digests, of older ones the
+file is asked.  A torn last line is cut off on reopening.  Whoever has called `flush` may tell members that
+what they sent is safe.  The proof over all this is `godmw.data.audit`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from godmw.lines import BrokenLine, LineFile, encode, raw_lines, read_lines
 
 FILE_NAME = "ledger.jsonl"
 STEP = "step"
+WINDOW = 4096  # complete operations whose digests are at hand; members hold fewer unacknowledged
 _OPERATION = b'{"operation":'
 _KIND = b',"kind":'
 
@@ -115,12 +117,12 @@ class LedgerWriter:
 
     def __init__(self, directory: Path) -> None:
         self._file = LineFile(directory / FILE_NAME)
-        self._contents: dict[int, bytes] = {}
+        self._contents: dict[int, bytes] = {}  # operation -> digest, of the last `WINDOW` and of all above
         self._loops: dict[int, str] = {}
         self._below = 0
         for line, _ in raw_lines(self._file.path):
             if line.startswith(_OPERATION):
-                self._contents[int(line[len(_OPERATION) : line.index(b",")])] = content(line)
+                self._remember(int(line[len(_OPERATION) : line.index(b",")]), content(line))
             else:
                 record = json.loads(line)
                 self._loops[record["loop"]] = _spec_text(record["spec"])
@@ -128,9 +130,22 @@ class LedgerWriter:
     @property
     def below(self) -> int:
         """Every operation below this one is in the ledger."""
-        while self._below in self._contents:
-            self._below += 1
         return self._below
+
+    def _remember(self, operation: int, digest: bytes) -> None:
+        self._contents[operation] = digest
+        while self._below in self._contents:
+            self._contents.pop(self._below - WINDOW, None)
+            self._below += 1
+
+    def _known(self, operation: int) -> bytes | None:
+        """The digest of what was recorded; reads the file for what is long past, which is seldom asked."""
+        if operation in self._contents or operation >= self._below:
+            return self._contents.get(operation)
+        wanted = b"%s%d," % (_OPERATION, operation)
+        return next(
+            (content(line) for line, _ in raw_lines(self._file.path) if line.startswith(wanted)), None
+        )
 
     def loop(self, spec_json: str) -> bool:
         """Describe a loop; every member may say it.  False: it was there already.
@@ -157,7 +172,7 @@ class LedgerWriter:
         """
         entry = Entry.of_table(operation, generation, kind, loop, epoch, step, from_bytes(table))
         line = entry.line()
-        mine, known = content(line), self._contents.get(operation)
+        mine, known = content(line), self._known(operation)
         if known is not None:
             if known != mine:
                 raise InternalError(
@@ -166,7 +181,7 @@ class LedgerWriter:
                 )
             return False
         self._file.write(line)
-        self._contents[operation] = mine
+        self._remember(operation, mine)
         return True
 
     def flush(self) -> None:

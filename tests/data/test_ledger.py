@@ -1,11 +1,13 @@
 """The ledger on disk: written once, whole after a crash, one history."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from godmw.data import ledger as ledgers
 from godmw.data.indices import LoopSpec, index_hash
 from godmw.data.ledger import FILE_NAME, Entry, LedgerWriter, read
 from godmw.data.table import Table, to_bytes
@@ -109,6 +111,51 @@ def test_how_far_it_is_complete(tmp_path: Path) -> None:
     again = LedgerWriter(tmp_path)
     assert again.below == 2
     again.close()
+
+
+def test_an_old_operation_is_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what lies behind the window the file knows, before and after the master's restart."""
+    monkeypatch.setattr(ledgers, "WINDOW", 2)
+    ledger = LedgerWriter(tmp_path)
+    for operation in range(12):
+        ledger.committed(operation, 1, "step", 0, 0, operation, table(0, [0, 0, 1]))
+    for _ in range(2):
+        size = (tmp_path / FILE_NAME).stat().st_size
+        for operation in (0, 1, 8, 9, 10, 11):
+            assert not ledger.committed(operation, 7, "step", 0, 0, operation, table(0, [0, 0, 1]))
+            with pytest.raises(InternalError, match=f"operation {operation} .* two different tables"):
+                ledger.committed(operation, 1, "step", 0, 0, operation, table(0, [0, 1, 1]))
+        assert ledger.below == 12
+        assert (tmp_path / FILE_NAME).stat().st_size == size
+        ledger.close()
+        ledger = LedgerWriter(tmp_path)
+    assert ledger.committed(12, 1, "step", 0, 0, 12, table(0, [0, 0, 1]))
+    ledger.close()
+    assert [entry.operation for entry in read(tmp_path).entries] == list(range(13))
+
+
+def test_memory_does_not_grow_with_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does opening a long ledger take more than the window; 130 bytes an operation would be 260 kB."""
+    monkeypatch.setattr(ledgers, "WINDOW", 64)
+    words = table(0, [0, 0, 1])
+    ledger = LedgerWriter(tmp_path)
+    tracemalloc.start()
+    try:
+        for operation in range(3000):
+            if operation == 1000:
+                before, _ = tracemalloc.get_traced_memory()
+            ledger.committed(operation, 1, "step", 0, 0, operation, words)
+        grown = tracemalloc.get_traced_memory()[0] - before
+        ledger.close()
+        before, _ = tracemalloc.get_traced_memory()
+        again = LedgerWriter(tmp_path)
+        opened = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert again.below == 3000
+    again.close()
+    assert grown < 30_000
+    assert opened < 60_000
 
 
 def test_a_torn_tail_at_every_length(tmp_path: Path) -> None:
