@@ -185,7 +185,8 @@ def _generation_formed(job: JobState, number: int) -> None:
     job.past = {key: item for key, item in job.past.items() if key >= number}
     job.formed_by = {key: item for key, item in job.formed_by.items() if key >= number}
     job.current_formed = True
-    for worker in job.roster.get(sorted(old | set(job.member_keys(plan)))):
+    leaving = {worker.key for worker in job.roster.alive() if worker.draining}  # of an earlier term's, too
+    for worker in job.roster.get(sorted(old | leaving | set(job.member_keys(plan)))):
         job.tell(worker, msg.GenerationFormed(number=number))
     job.log("formed", number=number, members=[m[0] for m in plan.members], joiners=list(plan.joiners))
     job.move(JobPhase.RUNNING, f"generation {number} has formed")

@@ -79,6 +79,8 @@ def journalled(record: rec.JournalRecord) -> str:
             return f"generation {number} has formed"
         case rec.WorkerGone(worker=worker, incarnation=incarnation, verdict=verdict, reason=reason):
             return f"{worker}#{incarnation} is gone ({verdict}: {reason})"
+        case rec.DrainAsked(worker=worker, incarnation=incarnation):
+            return f"{worker}#{incarnation} is to drain"
         case rec.WorkerSeen(worker=worker, incarnation=incarnation):
             return f"{worker}#{incarnation} is seen"
         case rec.TermBegan(term=term):
