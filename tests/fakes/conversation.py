@@ -93,11 +93,11 @@ def plain(word: str) -> Any:
     return {"none": None, "true": True, "false": False}.get(word, word)
 
 
-def replay(text: str) -> tuple[str, Conversation]:
-    """The same file with what is said now."""
+def replay(text: str, talk: Conversation | None = None) -> tuple[str, Conversation]:
+    """The same file with what is said now; a `talk` that is given can be looked at when this raises."""
     head, _, body = text.partition("\n\n")
     assert all(line.startswith("#") for line in head.splitlines()), "a conversation opens with its story"
-    out, talk = [head], Conversation()
+    out, talk = [head], talk or Conversation()
     for block in body.strip("\n").split("\n\n"):
         commands = [line for line in block.partition("----")[0].splitlines() if line.strip()]
         out.append("\n".join([*commands, "----", *talk.block(commands)]))
