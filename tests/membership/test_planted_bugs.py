@@ -23,6 +23,7 @@ from godmw.membership.rounds import LawBroken
 from godmw.membership.selfportrait import Identity
 from godmw.membership.states import BrokenTransition
 from godmw.protocol import messages as msg
+from godmw.protocol.fields import Checked
 from godmw.protocol.wire import header_of
 from godmw.simulate import scenario
 from tests.fakes import planted_master as master
@@ -77,7 +78,7 @@ def an_older_term() -> None:
         worker="w0", incarnation=1, run_dir="", seed=0, lease_s=2.0, beat_s=0.25, orphan_s=600.0
     )
 
-    def hear(message: msg.Checked, term: int) -> list[Any]:
+    def hear(message: Checked, term: int) -> list[Any]:
         head = header_of(message, job="j", term=term, generation=0, sender="", incarnation=0, sequence=1)
         return one.step(Received("", head, message), 1.0)
 
