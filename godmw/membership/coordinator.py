@@ -108,6 +108,7 @@ class Coordinator:
             rounds.decide(job)
             self._lost_for_ever()
         self._first_generation()
+        rounds.hold_below_minimum(job)
         change.plan_change(job)
         ending.try_finish(job)
         crew.reconcile(job)

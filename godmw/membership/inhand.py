@@ -31,6 +31,8 @@ class InHand:
         self.assigned: frozenset[int] = frozenset()
         self.begun: frozenset[int] = frozenset()
         self.whole = False
+        self.standing = False  # the main thread has come to its boundary, or is in it
+        self.enterable = False  # a joiner's script can stand there
         self._given: frozenset[int] | None = None  # by the plan in force; None: the default share
 
     def todo(self) -> tuple[int, ...]:
@@ -78,7 +80,7 @@ class InHand:
     def advance(self) -> None:
         """It is committed."""
         self.position += 1
-        self.opened = self.whole = False
+        self.opened = self.whole = self.standing = self.enterable = False
         self.shards = 0
         self.assigned = self.begun = frozenset()
         self._given = None

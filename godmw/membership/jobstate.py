@@ -82,6 +82,7 @@ class JobState:
         self.resend: rec.PlanMade | None = None  # restored: a planned change that had not formed
         self.last_abort = 0  # restored: the newest Abort number
         self.last_formed = 0  # the newest generation that all its members have formed
+        self.through = -1  # the operation that too few may finish, so that joiners find a place to stand
         self.abandoned: set[int] = set()  # all their members died; what nobody else knew is done again
         # the job
         self.target = settings.target

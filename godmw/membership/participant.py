@@ -34,7 +34,11 @@ class Participant(Place):
         All members run the same script and saw the same ``lowest`` in the last ready, so all switch
         here or none.
         """
-        if not enterable or self.stopped or self.agreed <= self.generation:
+        if self.hand.position >= 0:
+            self.hand.standing, self.hand.enterable = True, enterable
+        if self.stopped:
+            return self._restate()
+        if not enterable or self.agreed <= self.generation:
             return []
         plan = self.held[self.agreed]
         if self._rank_in(plan) >= 0:
@@ -95,7 +99,8 @@ class Participant(Place):
                 return self._state_applied(event)
             case ev.ScriptEnded(summary=summary, digest=digest):
                 self.ended, self.digest = summary, digest
-                return [self._finished(False)] if self.registered else []
+                again = self._restate() if self.stopped else []
+                return [self._finished(False), *again] if self.registered else []
         raise ParticipantFault(f"unknown event {event!r}")
 
     def _tick(self, now_s: float) -> list[Action]:
@@ -182,9 +187,7 @@ class Participant(Place):
         self.held = {number: plan for number, plan in self.held.items() if number > message.number}
         if self.state is WorkerState.SYNCING:
             self.track.move(WorkerState.STANDBY, f"Abort {message.number} overtook its plan")
-        self._answer = answer(
-            message.number, self.generation, self.hand, tuple(sorted(self.held)), self.ended is not None
-        )
+        self._answer = self._portrait()
         actions: list[Action] = [act.Send("", self._answer), act.DropSnapshot(message.number)]
         if self.generation > 0:
             actions.append(act.Abandon(self.generation))
@@ -305,6 +308,18 @@ class Participant(Place):
             self.track.move(WorkerState.LEFT, reason)
         goodbye: list[Action] = [act.Send("", msg.Leave(reason=reason[:1024]))] if self.registered else []
         return [*goodbye, act.Exit(code, reason, hint)]
+
+    def _portrait(self) -> msg.Stopped:
+        held = tuple(sorted(self.held))
+        return answer(self.abort, self.generation, self.hand, held, self.ended is not None)
+
+    def _restate(self) -> list[Action]:
+        """The main thread has come to where it stops: the master may have waited to hear that."""
+        told = self._answer
+        if told is None or told.abort != self.abort or (seen := self._portrait()) == told:
+            return []
+        self._answer = seen
+        return [act.Send("", seen)] if self.registered else []
 
     def _open(self, operation: int, shards: int) -> list[Action]:
         self.hand.open(operation, shards)

@@ -114,8 +114,51 @@ def decide(job: JobState) -> bool:
         joiners = job.standby()[: max(0, job.limit() - len(survivors))]
         if len(survivors) + len(joiners) < job.minimum:
             return _hold(job, f"{len(survivors) + len(joiners)} workers, {job.minimum} are the least")
+        if not any(a.enterable for a in survivors.values() if a.position == judge(survivors)[2]):
+            return _go_through(job, current, survivors)
     _make_unplanned(job, current, survivors, joiners)
     return True
+
+
+def judge(survivors: dict[Key, msg.Stopped]) -> tuple[int, bool, int]:
+    """The lowest operation in hand, whether it is committed, and the first operation of the plan."""
+    low = min(answer.position for answer in survivors.values())
+    top = max(answer.position for answer in survivors.values())
+    commit = all(answer.position > low or answer.whole for answer in survivors.values())
+    if not commit and top != low:
+        story = [(key, answer.position, answer.whole) for key, answer in sorted(survivors.items())]
+        raise LawBroken(f"a survivor committed operation {low} and another is not whole: {story}")
+    return low, commit, low + 1 if commit else low
+
+
+def _go_through(job: JobState, current: Round, survivors: dict[Key, msg.Stopped]) -> bool:
+    """Too few members, and joiners enough, but their scripts cannot stand where the members do.
+
+    The survivors are let go on by themselves: to commit what they are whole for, or through one operation
+    in the body of a loop; then they are asked again.  One that is between two operations is waited for.
+    """
+    low, commit, start = judge(survivors)
+    if commit:
+        _make_unplanned(job, current, survivors, [])
+        begin_round(job, current.reason)
+        return False
+    if not any(answer.standing for answer in survivors.values()):
+        names = ", ".join(key[0] for key in sorted(survivors))
+        return _hold(job, f"waiting until {names} comes to operation {low}, where a joiner can be taken in")
+    job.through = start
+    _make_unplanned(job, current, survivors, [])
+    return True
+
+
+def hold_below_minimum(job: JobState) -> None:
+    """Fewer members than allowed, by a drain or on their way to where joiners can stand: stopped."""
+    if job.round or job.hearing or job.finish or not job.current or (job.pending and job.pending.told):
+        return
+    members = [worker for worker in job.roster.get(job.current_keys()) if not worker.gone]
+    if len(members) >= job.minimum or all(worker.ended for worker in members):
+        return
+    if max(worker.position for worker in members) > job.through:
+        begin_round(job, f"{len(members)} workers, {job.minimum} are the least")
 
 
 def _plan(job: JobState, number: int) -> rec.PlanMade:
@@ -179,13 +222,7 @@ def _make_unplanned(
     job: JobState, current: Round, survivors: dict[Key, msg.Stopped], joiners: list[Worker]
 ) -> None:
     """The verdict over the survivors, and the plan that carries it."""
-    low = min(answer.position for answer in survivors.values())
-    top = max(answer.position for answer in survivors.values())
-    commit = all(answer.position > low or answer.whole for answer in survivors.values())
-    if not commit and top != low:
-        story = [(key, answer.position, answer.whole) for key, answer in sorted(survivors.items())]
-        raise LawBroken(f"a survivor committed operation {low} and another is not whole: {story}")
-    start = low + 1 if commit else low
+    low, commit, start = judge(survivors)
     order = _rank_order(job, survivors)
     held = {
         key[0]: frozenset(answer.begun) | frozenset(answer.assigned)

@@ -90,6 +90,8 @@ def answer(abort: int, generation: int, hand: InHand, held: tuple[int, ...], end
         assigned=tuple(sorted(hand.assigned)),
         held=held,
         ended=ended,
+        standing=hand.standing or ended,
+        enterable=hand.enterable or ended,
     )
 
 

@@ -104,7 +104,7 @@ class LinkBroken(Checked):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopped(Checked):
     """The answer to an Abort, frozen: from here the old generation is not contributed to, made ready or
-    committed.
+    committed.  Said again when the main thread has come to its next operation: ``standing``.
     """
 
     abort: Number
@@ -116,6 +116,8 @@ class Stopped(Checked):
     assigned: Shards
     held: Numbers
     ended: Flag
+    standing: Flag  # the main thread has come to the operation at ``position``, and not only on its way
+    enterable: Flag  # a joiner's script can stand there, too: it is no operation in the body of a loop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

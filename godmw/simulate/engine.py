@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import godmw.membership.events as ev
+from godmw.membership.invariants import Violation
 from godmw.membership.participant import Participant
 from godmw.protocol import messages as msg
 from godmw.simulate.links import Contribution, Round
@@ -107,11 +108,13 @@ class Engine:
         if self._fetching != generation:
             return
         self._fetching = 0
-        position, state, records = kept
+        worker, (position, state, records) = self.worker, kept
         if self.participant.abort <= generation and self.participant.generation == 0:
+            if not worker.world.script.enterable(position):
+                raise Violation(f"{worker.name} takes the state before {position}, where none can stand")
             self.position, self.state = position, state
-            self.worker.world.history.received(self.worker.name, position, state)
-        self.worker.feed(ev.StateApplied(generation, position, records))
+            worker.world.history.received(worker.name, position, state)
+        worker.feed(ev.StateApplied(generation, position, records))
 
     # ------------------------------------------------------------------ donor
 

@@ -24,7 +24,18 @@ _ONLY = {
     msg.Launch: ("worker", "incarnation"),
     msg.Finish: ("outcome", "code"),
     msg.Finished: ("position", "confirmed"),
-    msg.Stopped: ("abort", "generation", "position", "whole", "begun", "assigned", "held", "ended"),
+    msg.Stopped: (
+        "abort",
+        "generation",
+        "position",
+        "whole",
+        "begun",
+        "assigned",
+        "held",
+        "ended",
+        "standing",
+        "enterable",
+    ),
 }
 
 

@@ -40,7 +40,7 @@ SAMPLES: dict[str, Checked] = {
     "a link broke": m.LinkBroken(peer="w1", stage="reduce-scatter 2"),
     "the answer to an Abort": m.Stopped(
         abort=5, generation=3, position=12, whole=False, shards=8, begun=(0, 1), assigned=(0, 1, 2, 3),
-        held=(), ended=False,
+        held=(), ended=False, standing=True, enterable=False,
     ),
     "a plan is held": m.PlanHeld(number=4),
     "links stand": m.Formed(number=4),

@@ -198,7 +198,7 @@ def test_the_largest_of_its_kind_fits() -> None:
     numbers = (f.U63,) * 64
     stopped = m.Stopped(
         abort=f.U63, generation=f.U63, position=f.U63, whole=True, shards=m.MAX_SHARDS, begun=everything,
-        assigned=everything, held=numbers, ended=True,
+        assigned=everything, held=numbers, ended=True, standing=True, enterable=True,
     )  # fmt: skip
     members = tuple(
         m.Member(worker=f"w{n:063}", incarnation=f.U63, address="a" * 256) for n in range(m.MAX_WORKERS)
