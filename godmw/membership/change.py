@@ -155,29 +155,30 @@ def plan_held(job: JobState, worker: Worker, number: int) -> None:
         _tell_members(job)
 
 
-def formed(job: JobState, worker: Worker, number: int) -> None:
-    """A worker stands in generation ``number`` with its links up."""
+def formed(job: JobState, worker: Worker, number: int) -> bool:
+    """A worker stands in generation ``number`` with its links up.  True: it was the last."""
     if (
         job.round is not None
         or job.finish is not None
         or number not in job.formed_by
         or worker.key not in job.member_keys(job.plans[number])
     ):
-        return
+        return False
     worker.generation = number
     if worker.state in (WorkerState.SYNCING, WorkerState.SUSPECT, WorkerState.STANDBY, WorkerState.JOINING):
         worker.track.move(WorkerState.ACTIVE, f"formed generation {number}")
     job.formed_by[number].add(worker.key)
     if job.formed_by[number] >= set(job.member_keys(job.plans[number])):
-        _generation_formed(job, number)
+        return _generation_formed(job, number)
+    return False
 
 
-def _generation_formed(job: JobState, number: int) -> None:
+def _generation_formed(job: JobState, number: int) -> bool:
     old = job.chain_keys()
     if job.pending is not None and job.pending.plan.number == number:
         job.current, job.pending = number, None
     elif number != job.current or job.current_formed:
-        return
+        return False
     job.record(rec.GenerationWas(number))
     job.last_formed = number
     plan = job.plans[number]
@@ -190,3 +191,4 @@ def _generation_formed(job: JobState, number: int) -> None:
         job.tell(worker, msg.GenerationFormed(number=number))
     job.log("formed", number=number, members=[m[0] for m in plan.members], joiners=list(plan.joiners))
     job.move(JobPhase.RUNNING, f"generation {number} has formed")
+    return True

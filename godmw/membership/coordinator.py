@@ -15,7 +15,7 @@ from typing import Any
 
 from godmw.config import JobSettings
 from godmw.membership import actions as act
-from godmw.membership import admin, change, crew, ending, hearing, offer, rounds, verdicts
+from godmw.membership import admin, brokenlinks, change, crew, ending, hearing, offer, rounds, verdicts
 from godmw.membership import events as ev
 from godmw.membership import records as rec
 from godmw.membership.jobstate import JobState
@@ -80,6 +80,7 @@ class Coordinator:
         match event:
             case ev.Tick():
                 verdicts.judge(job)
+                brokenlinks.judge(job)
             case ev.Received(peer=peer, header=header, message=message):
                 self._received(peer, header, message)
             case ev.PeerGone(peer=peer):
@@ -320,7 +321,7 @@ class Coordinator:
             worker.position = message.position
 
     def _link_broken(self, worker: Worker, header: msg.Header, message: msg.LinkBroken) -> None:
-        verdicts.link_broken(self.job, worker, message, header.generation)
+        brokenlinks.heard(self.job, worker, message, header.generation)
 
     def _stopped(self, worker: Worker, header: msg.Header, message: msg.Stopped) -> None:
         rounds.answered(self.job, worker, message)
@@ -329,7 +330,8 @@ class Coordinator:
         change.plan_held(self.job, worker, message.number)
 
     def _formed(self, worker: Worker, header: msg.Header, message: msg.Formed) -> None:
-        change.formed(self.job, worker, message.number)
+        if change.formed(self.job, worker, message.number):
+            brokenlinks.formed(self.job)
 
     def _committed(self, worker: Worker, header: msg.Header, message: msg.Committed) -> None:
         """Take records in order, once each; any member's is as good as another's."""

@@ -40,6 +40,15 @@ class Round:
         return self.targets - set(self.answers) - set(self.doubtful)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Broken:
+    """A link that a worker has reported broken, or not to be made: at which stage, when last, how often."""
+
+    stage: str
+    last_s: float
+    times: int
+
+
 @dataclasses.dataclass(slots=True)
 class Pending:
     """The one announced planned change that has not formed."""
@@ -100,7 +109,7 @@ class JobState:
         self.summary = ""
         self.deaths: dict[str, list[float]] = {}  # per slot (worker id): counted deaths in the window
         self.excused: dict[Key, bool] = {}
-        self.broken: dict[tuple[str, str], float] = {}
+        self.broken: dict[tuple[str, str], Broken] = {}  # (who says so, whom it cannot reach)
         self.reformed: dict[tuple[str, str], float] = {}  # pairs whose link broke, and when it was made anew
         self.link_deadline_s: float | None = None
         self.vanished: list[Key] = []  # children that a returning agent does not run any more

@@ -91,6 +91,8 @@ class Participant(Place):
             case ev.LinksFormed(generation=generation):
                 return self._links_formed(generation)
             case ev.LinksBroken(generation=generation, peer=peer, stage=stage):
+                if self.generation == 0 and generation in self.held and self.registered:
+                    return [act.Send("", msg.LinkBroken(peer=peer[:64], stage=stage[:64]))]  # no donor
                 if generation != self.generation or self.stopped:
                     return []
                 self.links_ready, self.broken = False, msg.LinkBroken(peer=peer[:64], stage=stage[:64])

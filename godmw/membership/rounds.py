@@ -28,7 +28,7 @@ def begin_round(job: JobState, reason: str) -> None:
     job.record(rec.AbortMade(number))
     targets = {worker.key for worker in job.roster.get(job.chain_keys()) if not worker.gone}
     job.round = Round(number, reason, job.now_s, targets)
-    job.link_deadline_s = None  # whatever was broken, it is of a generation that is over
+    job.link_deadline_s, job.broken = None, {}  # whatever was broken, it is of a generation that is over
     for worker in job.roster.get(sorted(targets)):
         job.tell(worker, msg.Abort(number=number, reason=reason[:1024]))
     job.log("abort", number=number, reason=reason, workers=[key[0] for key in sorted(targets)])

@@ -18,8 +18,6 @@ from godmw.protocol import messages as msg
 NAMED_AFTER_S = 10.0
 NAMED_AGAIN_S = 30.0
 LAST_WORDS_S = 10.0  # from a worker's last words to the end of its process
-LINK_GRACE_S = 0.4  # an exit that explains a broken link is known by then
-LINK_MEMORY_S = 60.0
 REFUSED = 77
 PATIENT_PHASES = frozenset({"debugger", "starting", "joining", "first step", "compiling", "saving"})
 WAITING_PHASES = frozenset({"waiting", "reduce", "ended"})  # for others, and not at its own work
@@ -28,13 +26,16 @@ KILLED = (2, 9, 15)  # SIGINT, SIGKILL, SIGTERM
 CRASH_DUMP = "\n\nThread 0x"  # how Python's faulthandler goes on after what happened
 
 
-def lose(job: JobState, worker: Worker, cause: Cause, reason: str, *, replace: bool = True) -> None:
+def lose(
+    job: JobState, worker: Worker, cause: Cause, reason: str, *, replace: bool = True, hint: str = ""
+) -> None:
     """``worker`` is dead or evicted: end its process, stop its generation, replace it within the budget."""
     if worker.gone:
         return
     was_draining = worker.draining
     worker.certain = cause in _CERTAIN
-    job.tell(worker, taken_out(reason))  # one that nobody can kill learns that it is out
+    # one that nobody can kill learns that it is out
+    job.tell(worker, taken_out(reason, hint) if hint else taken_out(reason))
     worker.track.move(WorkerState.DEAD, reason)
     job.record(rec.WorkerGone(worker.id, worker.incarnation, cause.value, reason))
     last_sign_s = worker.gap.last_s if worker.joined else worker.launched_s
@@ -77,12 +78,12 @@ def certainly_dead(job: JobState, worker: Worker, cause: Cause, reason: str) -> 
     job.log("certain", worker=worker.id, incarnation=worker.incarnation, reason=reason)
 
 
-def taken_out(reason: str) -> msg.Refused:
+def taken_out(reason: str, hint: str = "start it again to join as a new worker") -> msg.Refused:
     """What a worker is told that is not in the job any more."""
     return msg.Refused(
         code=REFUSED,
         reason=f"this worker was taken out of the job: {reason}"[:1024],
-        hint="start it again to join as a new worker",
+        hint=hint[:1024],
     )
 
 
@@ -107,7 +108,6 @@ def judge(job: JobState) -> None:
                 crew.lose_agent(job, agent, "silent for one lease")
     for worker in list(job.roster.alive()):
         _judge_worker(job, worker)
-    _judge_links(job)
 
 
 def _agent_lease(job: JobState, host: str) -> float:
@@ -196,42 +196,6 @@ def _name(job: JobState, worker: Worker, why: str, text: str) -> None:
     if why != worker.named_for or job.now_s - worker.named_s >= NAMED_AGAIN_S:
         worker.named_s, worker.named_for = job.now_s, why
         job.notice(text)
-
-
-def link_broken(job: JobState, worker: Worker, message: msg.LinkBroken, generation: int) -> None:
-    """A member lost a link.  An exit that explains it comes within the grace; otherwise the generation
-    is re-formed.
-    """
-    if job.round is not None or job.finish is not None or generation not in (p.number for p in job.chain()):
-        return
-    job.broken[(worker.id, message.peer)] = job.now_s
-    job.broken = {pair: when for pair, when in job.broken.items() if job.now_s - when < LINK_MEMORY_S}
-    if job.link_deadline_s is None:
-        job.link_deadline_s = job.now_s + LINK_GRACE_S
-    job.log("link_broken", worker=worker.id, peer=message.peer, reason=message.stage)
-
-
-def _judge_links(job: JobState) -> None:
-    """The generation is formed once more; a pair that breaks again within a minute costs one its place."""
-    if job.link_deadline_s is None or job.now_s < job.link_deadline_s:
-        return
-    job.link_deadline_s = None
-    broken, job.broken = job.broken, {}
-    if job.round is not None:
-        return
-    keys = [key for plan in job.chain() for key in job.member_keys(plan)]
-    members = {worker.id: worker for worker in job.roster.get(keys) if not worker.gone}
-    pairs = {(min(pair), max(pair)) for pair in broken if set(pair) <= members.keys()}
-    again = {pair for pair in pairs if job.now_s - job.reformed.get(pair, -LINK_MEMORY_S) < LINK_MEMORY_S}
-    job.reformed.update(dict.fromkeys(pairs, job.now_s))
-    if again:
-        ranks = list(members)
-        worst = max(ranks, key=lambda one: (sum(one in pair for pair in again), ranks.index(one)))
-        unreached = ", ".join(sorted({one for pair in again if worst in pair for one in pair} - {worst}))
-        lose(job, members[worst], Cause.UNREACHED, f"its link to {unreached} broke twice within a minute")
-    else:
-        between = ", ".join(f"{a}–{b}" for a, b in sorted(pairs or broken))
-        rounds.begin_round(job, f"a link broke between live members ({between})")
 
 
 def peer_gone(job: JobState, peer: str) -> None:

@@ -9,6 +9,7 @@ that report through ``tell``.
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from godmw.checkpoint.snapshot import Snapshot
 from godmw.checkpoint.transfer import Cancelled, Donor, Fetch, NoDonor
 from godmw.collectives.endpoint import Endpoint
 from godmw.collectives.forming import form
+from godmw.collectives.frames import PeerError, resolve
 from godmw.collectives.links import Links
 from godmw.collectives.rendezvous import Rendezvous
 from godmw.membership import events as ev
@@ -29,7 +31,21 @@ log = logging.getLogger(__name__)
 
 AGAIN_S = 0.2  # between two rounds of asking all donors
 
+PROBE_S = 0.5  # for a connection to an address that may not answer
+PROBED = 4  # of the missing, in one attempt
+
 Address = tuple[str, str]  # (worker, host:port)
+
+
+def answers(address: str) -> bool:
+    """Does anybody listen there?  A process that is stopped or busy does."""
+    try:
+        family, where = resolve(address)
+    except PeerError:
+        return False
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PROBE_S)
+        return probe.connect_ex(where) == 0
 
 
 class DataPlane:
@@ -73,7 +89,7 @@ class DataPlane:
                 list(members),
                 self._rendezvous,
                 cancelled=cancelled,
-                report=self._missing,
+                report=lambda missing: self._missing(generation, dict(members), missing),
                 kind=self._backend,
                 probe=self._reach,
             )
@@ -103,9 +119,13 @@ class DataPlane:
         self.waits_for = ""
         self._tell(ev.LinksFormed(generation))
 
-    def _missing(self, workers: list[str]) -> None:
+    def _missing(self, generation: int, addresses: dict[str, str], workers: list[str]) -> None:
+        """Who has not come is waited for; that nobody answers at an address is for the master to judge."""
         self.waits_for = workers[0] if workers else ""
         log.warning("still forming: waiting for %s", ", ".join(workers))
+        for worker in workers[:PROBED]:
+            if not answers(addresses[worker]):
+                self._tell(ev.LinksBroken(generation, worker, "rendezvous"))
 
     def _waiting(self, peer: str, stage: str, seconds: float) -> None:
         self.waits_for = peer
@@ -150,6 +170,9 @@ class DataPlane:
                     NoDonor
                 ) as error:  # the master knows who lives: it takes the plan back, or a donor comes
                     log.warning("%s", error)
+                    if not any(answers(address) for _, address in donors):
+                        self._tell(ev.LinksBroken(generation, donors[0][0], "state"))
+                        time.sleep(PROBE_S)
                     time.sleep(AGAIN_S)
                 except Cancelled:
                     return
