@@ -94,6 +94,13 @@ class Links:
         self._jobs.put(None)
         _undertaker.bury(self)
 
+    @property
+    def waits_for(self) -> str:
+        """The member whose bytes are waited for at this moment."""
+        ring = self._ring
+        waiting = ring.waiting if ring is not None else None
+        return self.members[waiting[0]][0] if waiting is not None else ""
+
     def join(self, timeout_s: float) -> bool:
         """Waits for the thread's end; for tests and for the end of the process."""
         self._thread.join(timeout_s)

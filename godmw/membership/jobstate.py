@@ -9,7 +9,7 @@ what it permits to be said.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from godmw.config import MAX_WORKERS, JobSettings
 from godmw.membership import actions as act
@@ -18,6 +18,9 @@ from godmw.membership.roster import Key, Roster, Worker
 from godmw.membership.states import JOB_EDGES, JobPhase, Track
 from godmw.protocol import messages as msg
 from godmw.protocol.fields import Checked
+
+if TYPE_CHECKING:
+    from godmw.membership.waits import Wait
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,6 +115,7 @@ class JobState:
         self.broken: dict[tuple[str, str], Broken] = {}  # (who says so, whom it cannot reach)
         self.reformed: dict[tuple[str, str], float] = {}  # pairs whose link broke, and when it was made anew
         self.link_deadline_s: float | None = None
+        self.awaited: dict[str, Wait] = {}  # for whom others have waited long, as last looked
         self.vanished: list[Key] = []  # children that a returning agent does not run any more
 
     # ------------------------------------------------------------------ speaking

@@ -13,14 +13,14 @@ from godmw.membership.failure_detector import Cause, host_silent, process_stoppe
 from godmw.membership.jobstate import JobState
 from godmw.membership.roster import Worker
 from godmw.membership.states import WorkerState
+from godmw.membership.waits import NAMED_AFTER_S, Wait, waits
 from godmw.protocol import messages as msg
 
-NAMED_AFTER_S = 10.0
 NAMED_AGAIN_S = 30.0
 LAST_WORDS_S = 10.0  # from a worker's last words to the end of its process
 REFUSED = 77
-PATIENT_PHASES = frozenset({"debugger", "starting", "joining", "first step", "compiling", "saving"})
-WAITING_PHASES = frozenset({"waiting", "reduce", "ended"})  # for others, and not at its own work
+# long by nature: named, and no stall; the engine says the first three, a script the others with job.busy
+PATIENT_PHASES = frozenset({"starting", "joining", "first step", "compiling", "saving", "debugger"})
 _CERTAIN = frozenset({Cause.EXITED, Cause.RESET, Cause.OPERATOR, Cause.FAILED})
 KILLED = (2, 9, 15)  # SIGINT, SIGKILL, SIGTERM
 CRASH_DUMP = "\n\nThread 0x"  # how Python's faulthandler goes on after what happened
@@ -106,6 +106,7 @@ def judge(job: JobState) -> None:
             workers = [worker for worker in job.roster.alive() if worker.agent == agent.id and worker.joined]
             if all(worker.gap.silent(job.lease_s(worker), job.now_s) for worker in workers):
                 crew.lose_agent(job, agent, "silent for one lease")
+    job.awaited = waits(job)
     for worker in list(job.roster.alive()):
         _judge_worker(job, worker)
 
@@ -142,8 +143,8 @@ def _judge_worker(job: JobState, worker: Worker) -> None:
             f"{worker.id} is alive but its control thread is silent (a long call that holds the GIL?)",
         )
         _evict_stalled(job, worker, job.now_s - worker.gap.last_s, 0.0)
-    elif worker.beat is not None:
-        _judge_progress(job, worker, worker.beat)
+    elif worker.beat is not None and worker.id in job.awaited:
+        _judge_wait(job, worker, worker.beat, job.awaited[worker.id])
 
 
 def _judge_start(job: JobState, worker: Worker) -> None:
@@ -162,28 +163,11 @@ def _judge_start(job: JobState, worker: Worker) -> None:
         lose(job, worker, Cause.STALLED, late)
 
 
-def _judge_progress(job: JobState, worker: Worker, beat: msg.Heartbeat) -> None:
-    if beat.idle_s < NAMED_AFTER_S or not _awaited(job, worker):
-        return
-    _name(
-        job,
-        worker,
-        "progress",
-        f"waiting for {worker.id} for {beat.idle_s:.0f} s: {beat.phase} at {beat.where or 'start'}",
-    )
+def _judge_wait(job: JobState, worker: Worker, beat: msg.Heartbeat, wait: Wait) -> None:
+    """Others wait for it: named, and given up when its own progress has stood for the stall timeout."""
+    _name(job, worker, "progress", wait.text)
     if beat.phase not in PATIENT_PHASES:
-        _evict_stalled(job, worker, beat.idle_s, beat.limit_s)
-
-
-def _awaited(job: JobState, worker: Worker) -> bool:
-    """Do others wait for it: does some member wait in an operation that this one has not got through?"""
-    if worker.key not in job.chain_keys() or worker.beat is None or worker.beat.phase in WAITING_PHASES:
-        return False
-    members = job.roster.get(sorted(job.chain_keys()))
-    return any(
-        other is not worker and other.beat is not None and other.beat.phase in WAITING_PHASES
-        for other in members
-    )
+        _evict_stalled(job, worker, wait.stands_s, beat.limit_s)
 
 
 def _evict_stalled(job: JobState, worker: Worker, idle_s: float, limit_s: float) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 
 from godmw.membership.jobstate import JobState
 from godmw.membership.roster import Worker
-from godmw.membership.states import ENDED_PHASES
+from godmw.membership.states import ENDED_PHASES, JobPhase
+
+MOVING = frozenset({JobPhase.FORMING, JobPhase.RUNNING, JobPhase.RECONFIGURING})
 
 
 def view(job: JobState) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def view(job: JobState) -> dict[str, Any]:
     return {
         "job": job.settings.job,
         "phase": job.phase.state.value,
-        "reason": job.reason,
+        "reason": _reason(job),
         "term": job.term,
         "generation": max(1, job.current),
         "step": job.step,
@@ -34,6 +36,12 @@ def view(job: JobState) -> dict[str, Any]:
         "target": job.target,
         "workers": [_row(job, worker, ranks.get(worker.key)) for worker in workers],
     }
+
+
+def _reason(job: JobState) -> str:
+    """Why the phase is what it is; while it is a running one that stands still: who is waited for."""
+    still = [wait.text for wait in job.awaited.values()]
+    return "; ".join(still) if still and job.phase.state in MOVING else job.reason
 
 
 def _row(job: JobState, worker: Worker, rank: int | None) -> dict[str, Any]:

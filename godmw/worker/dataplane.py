@@ -60,9 +60,16 @@ class DataPlane:
         self._rendezvous = Rendezvous(self._endpoint, surroundings.worker)
         self._donor = Donor(self._endpoint, probe=self._reach)
         self._links: dict[int, Links] = {}
+        self._newest = 0
         self._fetch: tuple[int, Fetch] | None = None
         self.fetched: tuple[int, Snapshot] | None = None  # (generation, state)
-        self.waits_for = ""
+        self._forming_waits_for = ""
+
+    @property
+    def waits_for(self) -> str:
+        """The member that the newest generation's links wait for at this moment."""
+        newest = self._links.get(self._newest)
+        return self._forming_waits_for or (newest.waits_for if newest is not None else "")
 
     @property
     def address(self) -> str:
@@ -80,7 +87,7 @@ class DataPlane:
 
     def form(self, generation: int, rank: int, members: Sequence[Address]) -> None:
         """Begin to make the links of a generation; LinksFormed or LinksBroken tells how it went."""
-        self.waits_for = ""
+        self._forming_waits_for = ""
 
         def forming(cancelled: Callable[[], bool]) -> Any:
             return form(
@@ -94,6 +101,7 @@ class DataPlane:
                 probe=self._reach,
             )
 
+        self._newest = generation
         self._links[generation] = Links(
             generation=generation,
             rank=rank,
@@ -116,19 +124,18 @@ class DataPlane:
             links.abandon()
 
     def _formed(self, generation: int) -> None:
-        self.waits_for = ""
+        self._forming_waits_for = ""
         self._tell(ev.LinksFormed(generation))
 
     def _missing(self, generation: int, addresses: dict[str, str], workers: list[str]) -> None:
         """Who has not come is waited for; that nobody answers at an address is for the master to judge."""
-        self.waits_for = workers[0] if workers else ""
+        self._forming_waits_for = workers[0] if workers else ""
         log.warning("still forming: waiting for %s", ", ".join(workers))
         for worker in workers[:PROBED]:
             if not answers(addresses[worker]):
                 self._tell(ev.LinksBroken(generation, worker, "rendezvous"))
 
     def _waiting(self, peer: str, stage: str, seconds: float) -> None:
-        self.waits_for = peer
         log.warning("waiting for %s for %.0f s (%s)", peer, seconds, stage)
 
     # ------------------------------------------------------------------ state

@@ -238,7 +238,7 @@ class Step:
         self._data_s += time.perf_counter() - start
         progress = engine.progress
         chance.seed_all(chance.word(progress.seed, self._loop.spec.loop, self.number, batch.shards[0]))
-        engine.phase("compute")
+        engine.phase("compute" if engine.last_commit_s else "first step")
         engine.guard.batch_open = True
         start = time.perf_counter()
         try:
