@@ -101,7 +101,8 @@ def _evict(job: JobState, peer: str, message: msg.Evict) -> dict[str, Any]:
 
 def _kill(job: JobState, peer: str, message: msg.Kill) -> dict[str, Any]:
     worker = _worker(job, message.worker)
-    if not worker.agent or job.roster.agents[worker.agent].lost:
+    agent = job.roster.agents.get(worker.agent)
+    if agent is None or agent.lost:
         raise AdminError(
             f"{worker.id} has no agent that could send it a signal", f"kill -{message.signal} {worker.pid}"
         )

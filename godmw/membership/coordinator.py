@@ -115,7 +115,15 @@ class Coordinator:
         crew.reconcile(job)
         ending.try_over(job)
         if job.round is None:
-            job.roster.forget(job.chain_keys())
+            self._forget()
+
+    def _forget(self) -> None:
+        """What only history needs is in the journal."""
+        job = self.job
+        job.roster.forget(job.chain_keys())
+        if job.abandoned:
+            known = job.roster.workers
+            job.abandoned = {n: keys for n, keys in job.abandoned.items() if any(k in known for k in keys)}
 
     def _lost_for_ever(self) -> None:
         """Every worker that held state is certainly dead: there is nothing to wait for."""
@@ -268,11 +276,8 @@ class Coordinator:
         job = self.job
         if header.sender:
             worker = job.roster.workers.get((header.sender, header.incarnation))
-            if (
-                worker is None
-                and not job.roster.latest.get(header.sender, 0) >= header.incarnation
-                and message.agent
-            ):
+            known = worker is not None or job.roster.retired(header.sender, header.incarnation)
+            if not known and message.agent:
                 worker = job.roster.add(Worker(header.sender, header.incarnation, agent=message.agent))
             return worker
         again = job.roster.by_hand(message.host, message.pid, message.address)

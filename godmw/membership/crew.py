@@ -199,7 +199,9 @@ def terminate(job: JobState, worker: Worker, signal: int) -> None:
 def counted_death(job: JobState, worker: Worker) -> bool:
     """Count a death against its slot.  True: the budget still covers it."""
     settings = job.settings
-    times = [t for t in job.deaths.get(worker.id, []) if job.now_s - t < settings.restart_window_s]
+    recent_s = job.now_s - settings.restart_window_s
+    job.deaths = {slot: times for slot, times in job.deaths.items() if times and times[-1] > recent_s}
+    times = [t for t in job.deaths.get(worker.id, []) if t > recent_s]
     if not worker.excused:
         times.append(job.now_s)
     job.deaths[worker.id] = times
@@ -217,8 +219,17 @@ def give_up_slot(job: JobState, worker: Worker, reason: str) -> None:
 def lose_agent(job: JobState, agent: Agent, reason: str) -> None:
     """An agent is gone: its slots are, too."""
     if not agent.lost:
-        agent.lost = True
+        agent.lost, agent.lost_s = True, job.now_s
         job.log("agent_lost", agent=agent.id, reason=reason)
         wanted = [w for w in job.roster.alive() if w.agent == agent.id and not w.draining]
         agent.took = min(job.target, len(wanted))
         set_target(job, job.target - agent.took, f"agent {agent.id} is gone")
+
+
+def forget_agents(job: JobState) -> None:
+    """One that has been lost for long, with all its workers, is a new one when it comes back."""
+    before_s = job.now_s - job.settings.restart_window_s
+    old = [agent for agent in job.roster.agents.values() if agent.lost and agent.lost_s < before_s]
+    for agent in old:
+        if not agent.peer and not any(worker.agent == agent.id for worker in job.roster.alive()):
+            del job.roster.agents[agent.id]

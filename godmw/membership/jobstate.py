@@ -33,7 +33,6 @@ class Round:
 
     number: int
     reason: str
-    began_s: float
     targets: set[Key]
     answers: dict[Key, msg.Stopped] = dataclasses.field(default_factory=dict)
     doubtful: dict[Key, str] = dataclasses.field(default_factory=dict)
@@ -95,7 +94,7 @@ class JobState:
         self.last_abort = 0  # restored: the newest Abort number
         self.last_formed = 0  # the newest generation that all its members have formed
         self.through = -1  # the operation that too few may finish, so that joiners find a place to stand
-        self.abandoned: set[int] = set()  # all their members died; what nobody else knew is done again
+        self.abandoned: dict[int, set[Key]] = {}  # all their members died; what nobody else knew is redone
         # the job
         self.target = settings.target
         self.minimum = settings.minimum
@@ -111,7 +110,6 @@ class JobState:
         self.over = False
         self.summary = ""
         self.deaths: dict[str, list[float]] = {}  # per slot (worker id): counted deaths in the window
-        self.excused: dict[Key, bool] = {}
         self.broken: dict[tuple[str, str], Broken] = {}  # (who says so, whom it cannot reach)
         self.reformed: dict[tuple[str, str], float] = {}  # pairs whose link broke, and when it was made anew
         self.link_deadline_s: float | None = None

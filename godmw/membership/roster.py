@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 
 from godmw.membership.failure_detector import BeatGap
-from godmw.membership.states import GONE, MEMBER_STATES, WORKER_EDGES, Track, WorkerState
+from godmw.membership.states import GONE, WORKER_EDGES, Track, WorkerState
 from godmw.protocol import messages as msg
 
 Key = tuple[str, int]  # (worker id, incarnation): a restarted worker inherits nothing
@@ -40,6 +40,7 @@ class Worker:
     digest: bytes = b""  # of its final state
     confirmed: bool = False
     draining: bool = False
+    exited: bool = False  # its agent saw the end of its process
     certain: bool = False  # its death was seen, not inferred from silence
     told_out: str = ""  # the connection on which it was told that it is out
     excused: bool = False  # its exit was asked for: not counted against the budget
@@ -67,10 +68,6 @@ class Worker:
     def gone(self) -> bool:
         return self.state in GONE
 
-    @property
-    def is_member(self) -> bool:
-        return self.state in MEMBER_STATES
-
 
 @dataclasses.dataclass(slots=True)
 class Agent:
@@ -83,6 +80,7 @@ class Agent:
     slots: list[str] = dataclasses.field(default_factory=list)  # worker ids
     gap: BeatGap = dataclasses.field(default_factory=BeatGap)
     lost: bool = False
+    lost_s: float = 0.0
     took: int = 0  # by how much its loss has lowered the target
 
 
@@ -100,8 +98,7 @@ class Roster:
     def add(self, worker: Worker) -> Worker:
         self.workers[worker.key] = worker
         self.latest[worker.id] = max(worker.incarnation, self.latest.get(worker.id, 0))
-        if worker.id[:1] == "w" and worker.id[1:].isdigit():
-            self.next_worker = max(self.next_worker, int(worker.id[1:]) + 1)
+        self.next_worker = max(self.next_worker, _serial(worker.id) + 1)
         return worker
 
     def new_worker_id(self) -> str:
@@ -143,7 +140,32 @@ class Roster:
         return [self.workers[key] for key in keys if key in self.workers]
 
     def forget(self, keep: set[Key]) -> None:
-        """Drop the gone ones that nothing refers to: memory is bounded by members, not by history."""
-        for key in [key for key, worker in self.workers.items() if worker.gone and key not in keep]:
-            if self.latest.get(key[0]) != key[1]:
-                del self.workers[key]
+        """Drop the gone ones that nothing refers to: memory is bounded by members, not by history.
+
+        Ids are given once and in order, so an id below the next that nobody remembers is out (`retired`).
+        """
+        gone = [worker for worker in self.workers.values() if worker.gone and worker.key not in keep]
+        if not gone:
+            return
+        slots = {worker_id for agent in self.agents.values() for worker_id in agent.slots}
+        for worker in gone:
+            if self.latest.get(worker.id) != worker.incarnation:
+                del self.workers[worker.key]
+            elif worker.id not in slots and _serial(worker.id) >= 0 and not self._heard_of(worker):
+                del self.workers[worker.key], self.latest[worker.id]
+
+    def _heard_of(self, worker: Worker) -> bool:
+        """May it still speak, or its agent of it?"""
+        agent = self.agents.get(worker.agent)
+        return bool(worker.peer) or (agent is not None and not agent.lost and not worker.exited)
+
+    def retired(self, worker_id: str, incarnation: int) -> bool:
+        """Is this one that was in the job and is not any more?"""
+        if worker_id in self.latest:
+            return incarnation <= self.latest[worker_id]
+        return 0 <= _serial(worker_id) < self.next_worker
+
+
+def _serial(worker_id: str) -> int:
+    """The number in an id that the master gave, -1 for other names."""
+    return int(worker_id[1:]) if worker_id[:1] == "w" and worker_id[1:].isdigit() else -1

@@ -27,7 +27,7 @@ def begin_round(job: JobState, reason: str) -> None:
     number = job.number()
     job.record(rec.AbortMade(number))
     targets = {worker.key for worker in job.roster.get(job.chain_keys()) if not worker.gone}
-    job.round = Round(number, reason, job.now_s, targets)
+    job.round = Round(number, reason, targets)
     job.link_deadline_s, job.broken = None, {}  # whatever was broken, it is of a generation that is over
     for worker in job.roster.get(sorted(targets)):
         job.tell(worker, msg.Abort(number=number, reason=reason[:1024]))
@@ -282,7 +282,7 @@ def _abandon(job: JobState, current: Round, highest: int) -> None:
     for plan in job.chain():
         members = job.member_keys(plan)
         if plan.number > highest and not any(key in current.answers for key in members):
-            job.abandoned.add(plan.number)
+            job.abandoned[plan.number] = set(members)
             reason = "all its members have died: what they alone had committed is done again"
             job.log("abandoned", number=plan.number, members=[key[0] for key in members], reason=reason)
 

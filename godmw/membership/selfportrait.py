@@ -1,8 +1,8 @@
 """What a worker says of itself: who it is, what it is doing, and the records it keeps for the master.
 
 Parts of the participant that need none of its states.  An operation's record is kept until the master
-acknowledges it, a loop's description for as long as the job lives: any member may become the one that
-tells them.
+acknowledges it, a loop's description until it acknowledges a step of it: any member may become the one
+that tells them.
 """
 
 from __future__ import annotations
@@ -96,16 +96,19 @@ def answer(abort: int, generation: int, hand: InHand, held: tuple[int, ...], end
 
 
 class Unrecorded:
-    """Committed records above ``below``, which the ledger does not hold durably yet, and all loops."""
+    """Committed records above ``below``, which the ledger does not hold durably yet, and their loops."""
 
     def __init__(self) -> None:
         self.below = 0
         self._committed: dict[int, msg.Committed] = {}
         self._loops: dict[int, msg.LoopOpened] = {}
+        self._told = -1  # the newest loop of which the ledger holds a step: it holds all loops up to it
 
     def keep(self, record: msg.Committed | msg.LoopOpened) -> bool:
         """False: the ledger has it already."""
         if isinstance(record, msg.LoopOpened):
+            if record.loop <= self._told:
+                return False
             self._loops[record.loop] = record
             return True
         if record.operation < self.below:
@@ -116,7 +119,10 @@ class Unrecorded:
     def acknowledge(self, below: int) -> None:
         self.below = max(self.below, below)
         for number in [number for number in self._committed if number < self.below]:
-            del self._committed[number]
+            record = self._committed.pop(number)
+            if record.step >= 0:  # whoever told the master of a step had told it of its loop before
+                self._told = max(self._told, record.loop)
+        self._loops = {number: loop for number, loop in self._loops.items() if number > self._told}
 
     def all(self) -> Iterator[msg.Committed | msg.LoopOpened]:
         """Loops first, then operations in order."""

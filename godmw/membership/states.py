@@ -73,7 +73,6 @@ JOB_EDGES: dict[JobPhase, frozenset[JobPhase]] = {
 }
 
 GONE = _GONE
-MEMBER_STATES = frozenset({_W.ACTIVE, _W.SUSPECT, _W.DRAINING})
 ENDED_PHASES = _ENDS
 
 S = TypeVar("S", bound=enum.Enum)

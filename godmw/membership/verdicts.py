@@ -106,6 +106,7 @@ def judge(job: JobState) -> None:
             workers = [worker for worker in job.roster.alive() if worker.agent == agent.id and worker.joined]
             if all(worker.gap.silent(job.lease_s(worker), job.now_s) for worker in workers):
                 crew.lose_agent(job, agent, "silent for one lease")
+    crew.forget_agents(job)
     job.awaited = waits(job)
     for worker in list(job.roster.alive()):
         _judge_worker(job, worker)
@@ -188,6 +189,7 @@ def peer_gone(job: JobState, peer: str) -> None:
     """
     agent = job.roster.agent_of_peer(peer)
     if agent is not None:
+        job.roster.peers.pop(peer, None)
         agent.peer = ""
         crew.lose_agent(job, agent, "its connection was reset")
         for worker in list(job.roster.alive()):
@@ -211,6 +213,7 @@ def child_exited(job: JobState, message: msg.ChildExited) -> None:
     worker = job.roster.workers.get((message.worker, message.incarnation))
     if worker is None:
         return
+    worker.exited = True
     if worker.gone:
         if not worker.certain:
             certainly_dead(job, worker, Cause.EXITED, "its exit was seen")
@@ -240,6 +243,7 @@ def vanished(job: JobState) -> None:
     """A returning agent does not run these any more: their exits were seen, by nobody who listened."""
     keys, job.vanished = job.vanished, []
     for worker in job.roster.get(keys):
+        worker.exited = True
         if job.finish is not None:
             left(job, worker, "exited while the master was away")
         elif not worker.gone:

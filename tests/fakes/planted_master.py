@@ -172,7 +172,7 @@ def no_round(patch: Patch) -> None:
         job.record(rec.AbortMade(number))
         here = [w.key for w in job.roster.get(job.chain_keys()) if w.key in told and not w.gone]
         answers = {key: dataclasses.replace(told[key], abort=number) for key in here}
-        job.round = Round(number, "the reports are answers", job.now_s, set(here), answers)
+        job.round = Round(number, "the reports are answers", set(here), answers)
 
     patch.setattr(Participant, "_join", tells)
     patch.setattr(hearing, "_ask", ask)

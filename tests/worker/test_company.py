@@ -397,10 +397,3 @@ def test_on_resize_is_called_at_the_boundary() -> None:
     ends = Company(["a", "b"], kills={"b": (5, FINISH)}, joins={"d": 2}).run(script)
     assert ends["a"] == [(2, 2, 3), (6, 3, 2)]
     assert ends["d"] == [(6, 3, 2)]
-
-
-def test_the_first_step_of_a_process_is_said_to_be_one() -> None:
-    company = Company(["a"])
-    company.run(lambda join, worker: train(join, worker))
-    phases = company.controls["a"].phases
-    assert {"first step", "compute"} <= phases
