@@ -19,6 +19,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def _one(case: Case, run_case: Callable[[Case, Path], Case]) -> Case:
 
 def gaps(times: list[float]) -> list[float]:
     """The times between neighbours."""
-    return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def gap_after(when: float, commits: list[float]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -14,9 +15,9 @@ NETS = ("small", "mlp13", "digits", "conv")
 
 
 def build(name: str) -> nn.Module:
-    """[n, 64] -> [n, 10].  small 0.3 M parameters, mlp13 3.2 M (13 MB), digits and conv of the example's size.
+    """[n, 64] -> [n, 10].  small 0.3 M parameters, mlp13 3.2 M (13 MB), digits 33,000, conv 17,000.
 
-    conv is digits with batch-norm.
+    conv has batch-norm, and no bias before it: such a bias has no gradient but rounding noise.
     """
     torch.manual_seed(7)
     if name == "mlp13":
@@ -27,11 +28,11 @@ def build(name: str) -> nn.Module:
         widths = (64, 256, 64)
     else:
         return nn.Sequential(
-            nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-            nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10),
+            nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16),
+            nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10),
         )  # fmt: skip
     layers: list[nn.Module] = []
-    for wide, narrow in zip(widths, widths[1:], strict=False):
+    for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], 10))
 

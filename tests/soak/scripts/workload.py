@@ -1,7 +1,7 @@
-"""A training of any pace and size that writes down what it applies, and can be told to be long at one place.
+"""A training of any pace and size that writes down what it applies, and can be told to be long once.
 
-`--hold KIND`: at step `--hold-step`, `gil` lets one worker sit in a C call that keeps the GIL, `validate` lets
-the leader work between two steps.
+`--hold KIND`: at step `--hold-step`, `gil` lets every worker but the leader sit in a C call that keeps the
+GIL, `validate` lets the leader work between two steps.
 """
 
 from __future__ import annotations
