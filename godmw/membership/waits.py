@@ -14,6 +14,7 @@ from godmw.membership.roster import Worker
 from godmw.protocol import messages as msg
 
 NAMED_AFTER_S = 10.0
+BEATS_APART_S = 1.0  # what two members say of the same moment differs by less
 WAITING_PHASES = frozenset({"waiting", "reduce", "ended"})  # for others, and not at its own work
 
 
@@ -41,7 +42,15 @@ def waits(job: JobState) -> dict[str, Wait]:
             for culprit in _culprits(worker, members):
                 found.setdefault(culprit.id, []).append(worker)
     named = {worker.id: _wait(worker, found[worker.id]) for worker in members if worker.id in found}
-    return {one: wait for one, wait in named.items() if max(wait.waited_s, wait.stands_s) >= NAMED_AFTER_S}
+    return {one: wait for one, wait in named.items() if _due(wait)}
+
+
+def _due(wait: Wait) -> bool:
+    """Has it lasted?  One that is about to have stood as long is not first named as one that goes on."""
+    if wait.stands_s >= NAMED_AFTER_S:
+        return True
+    about_to = wait.stands_s >= NAMED_AFTER_S - BEATS_APART_S
+    return wait.waited_s >= NAMED_AFTER_S + about_to * BEATS_APART_S
 
 
 def _beat(worker: Worker) -> msg.Heartbeat:

@@ -63,6 +63,13 @@ CASES: dict[str, tuple[dict[str, Doing], list[str]]] = {
         {"w0": ("reduce", 11.0, "w1"), "w1": ("compute", 12.0, ""), "w2": ("reduce", 11.0, "w0")},
         ["waiting for w1 for 12 s: compute at train.py:1"],
     ),
+    "one is about to have stood as long as the others wait": (
+        {"w0": ("reduce", 10.1, "w1"), "w1": ("compute", 9.8, ""), "w2": ("reduce", 10.0, "w1")}, [],
+    ),
+    "one has stopped saying more": (
+        {"w0": ("reduce", 11.1, "w1"), "w1": ("compute", 9.8, ""), "w2": ("reduce", 11.0, "w1")},
+        ["w0 and w2 waited 11 s for w1: compute at train.py:1"],
+    ),
     "one is at work for long and nobody waits": (
         {"w0": ("compute", 30.0, ""), "w1": ("compute", 30.0, ""), "w2": ("compute", 1.0, "")}, [],
     ),
