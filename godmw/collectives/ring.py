@@ -202,6 +202,8 @@ class Ring:
         return [] if exchange.send is None else [(exchange.send, right)]
 
     def _prepare(self, packed: Packed) -> list[_Prepared]:
+        assert self.transport is not None
+        allocate, least_bytes = self.transport.allocate, self.transport.least_segment_bytes
         left = (self.rank - 1) % self.world_size
         packing, buffer = packed.packing, packed.buffer
         staging: Packed | None = None
@@ -215,9 +217,7 @@ class Ring:
                 first = low - packing.offsets[pieces[0].part]
                 own, send = (pieces[0].part, first, first + high - low), None
             elif exchange.own and send is not None:
-                if staging is None:
-                    assert self.transport is not None
-                    staging = Packed(packing, self.transport.allocate)
+                staging = staging or Packed(packing, allocate)
                 send = staging.buffer[low:high]
                 staged = [(staging.parts[p.part][p.low : p.high], p.part, p.low, p.high) for p in pieces]
             added = packing.pieces(start, end) if exchange.reduce else []
@@ -231,5 +231,5 @@ class Ring:
                 stage="reduce_scatter" if exchange.reduce else "all_gather",
             )
 
-        schedule = ring(self.rank, self.world_size, packing.length, self._segment_bytes)
+        schedule = ring(self.rank, self.world_size, packing.length, self._segment_bytes, least_bytes)
         return [prepared(exchange) for exchange in schedule]

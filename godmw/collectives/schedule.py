@@ -45,13 +45,19 @@ def cut(length: int, parts: int, unit: int = UNIT_BYTES) -> list[Range]:
     return ranges
 
 
-def segments_per_chunk(length: int, world_size: int, segment_bytes: int) -> int:
-    """How many segments each chunk is cut into, none longer than `segment_bytes` by more than a unit."""
+def segments_per_chunk(length: int, world_size: int, segment_bytes: int, least_bytes: int = 0) -> int:
+    """How many segments each chunk is cut into, none longer than `segment_bytes` by more than a unit.
+
+    Chunks are not cut in two for the pipeline's sake where that makes segments of less than `least_bytes`.
+    """
     low, high = cut(length, world_size)[0]
-    return max(1 + (high - low >= PIPELINED_BYTES), -(-(high - low) // segment_bytes))
+    pipelined = high - low >= max(PIPELINED_BYTES, 2 * least_bytes)
+    return max(1 + pipelined, -(-(high - low) // segment_bytes))
 
 
-def ring(rank: int, world_size: int, length: int, segment_bytes: int) -> list[Exchange]:
+def ring(
+    rank: int, world_size: int, length: int, segment_bytes: int, least_bytes: int = 0
+) -> list[Exchange]:
     """The exchanges of `rank` for an allreduce of `length` bytes, in order.
 
     In reduce-scatter stage s, rank r sends chunk r-s and adds its own to chunk r-s-1; after N-1 stages chunk
@@ -60,7 +66,7 @@ def ring(rank: int, world_size: int, length: int, segment_bytes: int) -> list[Ex
     """
     if world_size < 2:
         return []
-    count = segments_per_chunk(length, world_size, segment_bytes)
+    count = segments_per_chunk(length, world_size, segment_bytes, least_bytes)
     chunks = [
         [(low + a, low + b) for a, b in cut(high - low, count)] for low, high in cut(length, world_size)
     ]

@@ -28,7 +28,7 @@ from godmw.lines import BrokenLine, LineFile, encode, raw_lines, read_lines
 
 FILE_NAME = "ledger.jsonl"
 STEP = "step"
-WINDOW = 4096  # complete operations whose digests are at hand; members hold fewer unacknowledged
+WINDOW = 4096  # complete operations whose digests are at hand
 _OPERATION = b'{"operation":'
 _KIND = b',"kind":'
 
@@ -118,11 +118,12 @@ class LedgerWriter:
     def __init__(self, directory: Path) -> None:
         self._file = LineFile(directory / FILE_NAME)
         self._contents: dict[int, bytes] = {}  # operation -> digest, of the last `WINDOW` and of all above
+        self._past: dict[int, bytes] = {}  # all that was in the file when an older one was asked for
         self._loops: dict[int, str] = {}
         self._below = 0
         for line, _ in raw_lines(self._file.path):
             if line.startswith(_OPERATION):
-                self._remember(int(line[len(_OPERATION) : line.index(b",")]), content(line))
+                self._remember(_number(line), content(line))
             else:
                 record = json.loads(line)
                 self._loops[record["loop"]] = _spec_text(record["spec"])
@@ -139,13 +140,17 @@ class LedgerWriter:
             self._below += 1
 
     def _known(self, operation: int) -> bytes | None:
-        """The digest of what was recorded; reads the file for what is long past, which is seldom asked."""
+        """The digest of what was recorded.
+
+        A member that was long without a master may say thousands again: the file is read once for all that
+        come before the next `flush`.
+        """
         if operation in self._contents or operation >= self._below:
             return self._contents.get(operation)
-        wanted = b"%s%d," % (_OPERATION, operation)
-        return next(
-            (content(line) for line, _ in raw_lines(self._file.path) if line.startswith(wanted)), None
-        )
+        if operation not in self._past:
+            lines = (line for line, _ in raw_lines(self._file.path) if line.startswith(_OPERATION))
+            self._past = {_number(line): content(line) for line in lines}
+        return self._past.get(operation)
 
     def loop(self, spec_json: str) -> bool:
         """Describe a loop; every member may say it.  False: it was there already.
@@ -186,10 +191,16 @@ class LedgerWriter:
 
     def flush(self) -> None:
         """All that was recorded outlives the machine."""
+        self._past = {}
         self._file.sync()
 
     def close(self) -> None:
         self._file.close()
+
+
+def _number(line: bytes) -> int:
+    """The operation that a line of one is about."""
+    return int(line[len(_OPERATION) : line.index(b",")])
 
 
 def _spec_text(spec: Any) -> str:

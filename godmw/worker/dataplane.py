@@ -30,7 +30,7 @@ from godmw.worker.surroundings import Surroundings
 log = logging.getLogger(__name__)
 
 AGAIN_S = 0.2  # between two rounds of asking all donors
-
+UNREACHED_AGAIN_S = 0.7  # the same, while none of them can be reached
 PROBE_S = 0.5  # for a connection to an address that may not answer
 PROBED = 4  # of the missing, in one attempt
 
@@ -177,10 +177,10 @@ class DataPlane:
                     NoDonor
                 ) as error:  # the master knows who lives: it takes the plan back, or a donor comes
                     log.warning("%s", error)
-                    if not any(answers(address) for _, address in donors):
+                    reached = any(answers(address) for _, address in donors)
+                    if not reached:
                         self._tell(ev.LinksBroken(generation, donors[0][0], "state"))
-                        time.sleep(PROBE_S)
-                    time.sleep(AGAIN_S)
+                    time.sleep(AGAIN_S if reached else UNREACHED_AGAIN_S)
                 except Cancelled:
                     return
             if self._fetch is not None and self._fetch[1] is fetch:

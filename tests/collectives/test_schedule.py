@@ -91,6 +91,14 @@ def test_segments_keep_to_their_size() -> None:
             assert max(e.send[1] - e.send[0] for e in exchanges) <= segment_bytes + UNIT_BYTES
 
 
+def test_a_chunk_is_halved_for_the_pipeline_where_halves_are_worth_a_message() -> None:
+    mib = 1 << 20
+    assert segments_per_chunk(2 * mib, 2, 4 * mib) == 2
+    assert segments_per_chunk(2 * mib - 128, 2, 4 * mib) == 1
+    assert segments_per_chunk(2 * mib, 2, 4 * mib, least_bytes=4 * mib) == 1
+    assert segments_per_chunk(16 * mib, 2, 8 * mib, least_bytes=4 * mib) == 2
+
+
 @pytest.mark.parametrize("world_size", range(1, 18))
 def test_after_dissemination_everybody_has_heard_of_all(world_size: int) -> None:
     rounds = [dissemination(rank, world_size) for rank in range(world_size)]

@@ -2,6 +2,7 @@
 
 import json
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from godmw.data.indices import LoopSpec, index_hash
 from godmw.data.ledger import FILE_NAME, Entry, LedgerWriter, read
 from godmw.data.table import Table, to_bytes
 from godmw.errors import InternalError
+from godmw.lines import raw_lines
 
 SPEC = LoopSpec(length=10, batch_size=4, epochs=1, shards=3, shuffle=False)
 
@@ -132,6 +134,35 @@ def test_an_old_operation_is_still_known(tmp_path: Path, monkeypatch: pytest.Mon
     assert ledger.committed(12, 1, "step", 0, 0, 12, table(0, [0, 0, 1]))
     ledger.close()
     assert [entry.operation for entry in read(tmp_path).entries] == list(range(13))
+
+
+def test_what_is_said_again_after_a_long_absence_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that was without a master may say thousands again, between them new ones."""
+    monkeypatch.setattr(ledgers, "WINDOW", 2)
+    ledger = LedgerWriter(tmp_path)
+    reads = 0
+
+    def counted(path: Path) -> Iterator[tuple[bytes, int]]:
+        nonlocal reads
+        reads += 1
+        return raw_lines(path)
+
+    def say(operation: int) -> bool:
+        return ledger.committed(operation, 1, "step", 0, 0, operation, table(0, [0, 0, 1]))
+
+    monkeypatch.setattr(ledgers, "raw_lines", counted)
+    assert all(say(operation) for operation in range(50))
+    assert not any(say(operation) for operation in range(50))
+    assert reads == 1
+    assert all(say(operation) for operation in range(50, 60))
+    assert not any(say(operation) for operation in range(60))
+    assert reads == 2
+    ledger.flush()
+    assert not ledger._past
+    ledger.close()
+    assert [entry.operation for entry in read(tmp_path).entries] == list(range(60))
 
 
 def test_memory_does_not_grow_with_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,6 @@ def under_an_agent(case: cases.Case, folder: Path) -> cases.Case:
         "evicted_s": round(evicted, 3),
         "gap_s": gap,
         "reason": verdict.get("reason"),
-        "nothing_left": True,
     }
 
 
@@ -138,7 +137,6 @@ def continued(case: cases.Case, folder: Path) -> cases.Case:
         "applied_after": told,
         "exit": code,
         "workers_after": workers_now,
-        "nothing_left": True,
     }
 
 
@@ -177,7 +175,6 @@ def held(case: cases.Case, folder: Path) -> cases.Case:
         "named_s": round(named_s, 2),
         "notice": notice.get("reason"),
         "evicted": "verdict" in kinds,
-        "nothing_left": True,
     }
 
 

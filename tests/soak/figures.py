@@ -3,6 +3,7 @@
 python tests/soak/figures.py RESULTS.jsonl ... [--commit C]
 
 Of a case that was run more than once for the commit (default: that of the last line) the last line counts.
+A good case has also left nothing behind within 5 s: `Job.check`, which each of them calls, raises otherwise.
 """
 
 from __future__ import annotations
@@ -73,9 +74,7 @@ def table(lines: Lines) -> tuple[list[tuple[str, str, str, str]], bool]:
         good = sum(line["good"] for line in mine)
         rows.append((f"{script}: good cases", str(len(mine)), str(good), verdict := _all(good, mine)))
         met = met and verdict == "met"
-    clean = sum(bool(line.get("nothing_left")) for line in lines)
-    rows.append(("all: nothing left within 5 s", str(len(lines)), str(clean), verdict := _all(clean, lines)))
-    return rows, met and verdict == "met"
+    return rows, met
 
 
 def _all(count: int, lines: Lines) -> str:

@@ -22,7 +22,6 @@ from tests.integration.processes import wait_until
 
 BATCH, SAMPLES = 64, 20000
 PER_EPOCH = -(-SAMPLES // BATCH)
-BAR_S = 0.15
 ARGS = ("--net", "mlp13", "--batch", str(BATCH), "--samples", str(SAMPLES))
 MEDIAN_OF = 30  # steps before a change
 
@@ -93,7 +92,6 @@ def run_case(case: cases.Case, folder: Path) -> cases.Case:
         "recoveries": len(summary["recoveries"]),
         "mid_epoch": all(join["mid_epoch"] for join in joins),
         "joins": joins,
-        "nothing_left": True,
     }
     seen["good"] = seen["batch_constant"] and seen["redone"] == 0 and seen["recoveries"] == 0
     if joins:

@@ -66,7 +66,6 @@ def run_case(case: cases.Case, folder: Path) -> cases.Case:
         "grown": grown,
         "before": before[last],
         "survivor": last,
-        "nothing_left": True,
     }
 
 

@@ -131,7 +131,6 @@ def digits_case(case: cases.Case, folder: Path) -> cases.Case:
         "tensor": tensor,
         "rounding": rounding,
         "killed": len(acted),
-        "nothing_left": True,
     }
 
 
@@ -154,7 +153,6 @@ def gpt_case(case: cases.Case, folder: Path) -> cases.Case:
         "of_all": max(line["of_all"] for line in lines),
         "loss_apart": curve,
         "loss_last": lines[-1]["loss"],
-        "nothing_left": True,
     }
 
 
